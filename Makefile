@@ -1,0 +1,40 @@
+# make demo    set up, then refine the bundled images into out/demo
+# make test    set up, then lint, types and tests
+
+PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
+WORKERS ?= 2
+BIN := .venv/bin
+# Named after what was installed: a second run installs nothing, a changed lock installs anew.
+READY := .venv/.ready-$(shell cat requirements.lock pyproject.toml | cksum | cut -d' ' -f1)
+CODE := $(wildcard src tests tools benchmarks)
+
+.DEFAULT_GOAL := test
+.PHONY: demo test lint format clean
+
+demo: $(READY)
+	$(BIN)/refiner refine --out out/demo
+
+test: lint
+	$(BIN)/pytest -n $(WORKERS)
+
+lint: $(READY)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+clean:
+	rm -rf .venv out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo "refiner needs Python 3.11 or newer, but PYTHON = $(PYTHON); try make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@rm -f .venv/.ready-*
+	@touch $@

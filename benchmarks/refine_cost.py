@@ -1,0 +1,125 @@
+"""What Refiner costs: time against the paper's bound ι(2·S1 + S2), and peak memory, for every model at B = 128.
+
+    python benchmarks/refine_cost.py [--models lenet vit] [--out cost.json]
+
+On a GPU everything is replayed from CUDA graphs, at the same precision; on a CPU everything is eager.
+"""
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from refiner.core import Task, flatten, gradients
+from refiner.core.capture import Captured
+from refiner.core.precision import tensor_float32
+from refiner.data import load_sample
+from refiner.defenses import Refiner
+from refiner.defenses.refine.privacy import noise_share
+from refiner.evaluation import EvaluationNetwork
+from refiner.models import NAMES, build
+
+PAPER_MS = {"lenet": 334, "resnet10": 1734, "resnet18": 2854, "resnet34": 4701, "vit": 30227}
+
+
+def timed(call: Callable[[], object], device: str, at_least: float = 0.5) -> float:
+    """Median milliseconds of a call, warmed up."""
+    for _ in range(3):
+        call()
+    spent: list[float] = []
+    began = time.perf_counter()
+    while len(spent) < 5 or (time.perf_counter() - began < at_least and len(spent) < 50):
+        if device == "cuda":
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        call()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        spent.append(1000 * (time.perf_counter() - start))
+    return sorted(spent)[len(spent) // 2]
+
+
+def peak(call: Callable[[], object]) -> float:
+    """Peak MiB that one eager call takes beyond what is held already."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def measure(name: str, device: str, clients: int, batch: int, **settings: object) -> dict[str, object]:
+    """One row: the plain parts, Refiner cold and warm, ratios and memory."""
+    torch.manual_seed(0)
+    sample = load_sample()
+    index = torch.randint(200, (clients, batch))
+    x, y = sample.images[index].to(device), sample.labels[index].to(device)
+    ids = torch.arange(clients * batch, device=device).view(clients, batch)
+    task = Task(build(name).to(device), example=x[0, :2])
+    network = EvaluationNetwork.bundled(device)
+    replay = Captured(capacity=8)
+
+    def plain(data: Tensor) -> tuple[Tensor]:
+        with tensor_float32(True):
+            return (flatten(gradients(task, data, y)),)
+
+    def privacy(data: Tensor) -> tuple[Tensor]:
+        with torch.enable_grad(), tensor_float32(True):
+            point = data.detach().requires_grad_()
+            return torch.autograd.grad(noise_share(network, point, 0, 1).sum(), point)
+
+    cold, warm = Refiner(**settings), Refiner(warm_start=True, **settings)  # type: ignore[arg-type]
+    iterations = cold.iterations
+    row: dict[str, object] = {"model": name, "clients": clients, "batch": batch}
+    if device == "cuda":
+        memory = peak(lambda: cold.protect(task, x, y, ids=ids))
+        base = peak(lambda: plain(x)) + peak(lambda: privacy(x))
+        row |= {"peak_mib": round(memory), "peak_ratio": round(memory / base, 2)}
+    s1 = timed(lambda: replay("plain", plain, [x]), device)
+    s2 = timed(lambda: replay("privacy", privacy, [x]), device)
+    c = timed(lambda: cold.protect(task, x, y, ids=ids), device)
+    w = timed(lambda: warm.protect(task, x, y, ids=ids), device)
+    bound = iterations * (2 * s1 + s2)
+    return row | {
+        "s1_ms": round(s1, 3),
+        "s2_ms": round(s2, 3),
+        "bound_ms": round(bound, 2),
+        "refiner_ms": round(c, 2),
+        "refiner_over_bound": round(c / bound, 2),
+        "warm_ms": round(w, 2),
+        "warm_over_cold": round(w / c, 2),
+        "paper_a10_ms": PAPER_MS[name],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", nargs="+", default=list(NAMES), choices=NAMES)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.backends.cudnn.benchmark = True
+    where = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
+    print(f"{where}, torch {torch.__version__}")
+    rows = []
+    cases = [(name, 1) for name in options.models] + [("lenet", 10)] * ("lenet" in options.models)
+    for name, clients in cases:
+        rows.append(measure(name, device, clients, options.batch))
+        print(json.dumps(rows[-1]), flush=True)
+    if options.out:
+        options.out.write_text(
+            json.dumps({"device": where, "torch": torch.__version__, "rows": rows}, indent=1)
+        )
+
+
+if __name__ == "__main__":
+    main()

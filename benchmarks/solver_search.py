@@ -1,0 +1,187 @@
+"""The search for a solver: for each variant, what it shows at B = 1 and what it costs in training.
+
+    python benchmarks/solver_search.py --data FOLDER --out FOLDER [--stages look attack train] [--variants …]
+
+Victims are CIFAR-10 training images 40,000 …; the attacker's total-variation weight is chosen on 41,000 ….
+"""
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from federated import pixels, train
+from inverting import blind_guesses, invert, psnr
+from torch import Tensor
+
+from refiner.core import Task
+from refiner.data import load_dataset
+from refiner.defenses import Defense, JacobianNoise, NoDefense, Refiner
+from refiner.evaluation import EvaluationNetwork
+from refiner.models import build
+
+TV = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
+VARIANTS: dict[str, Defense] = {
+    "none": NoDefense(),
+    "paper, no ε": Refiner.paper(epsilon=None),
+    "paper": Refiner.paper(),
+    "default": Refiner(),
+    "default, ε 0.1": Refiner(epsilon=0.1),
+    "default, sample": Refiner(granularity="sample"),
+    "default, β 0": Refiner(beta=0.0),
+    "default, τ 1": Refiner(tau=1.0),
+    "default, element weight": Refiner(element_power=1.0),
+    "default, ½ element weight": Refiner(element_power=0.5),
+    "centred 2.2, no steps": Refiner(iterations=0),
+    "centred 2.2, floor 0.3": Refiner(floor=0.3),
+    "centred 3": Refiner(alpha=3.0, floor=0.5),
+    "blend 0.9, floor 0.2": Refiner(start="blend", alpha=0.9, floor=0.2),
+    "blend 1, floor 0.2": Refiner(start="blend", alpha=1.0, floor=0.2),
+    "blend 0.9, floor 0.2, sample": Refiner(start="blend", alpha=0.9, floor=0.2, granularity="sample"),
+    "blend 0.5, random sign": Refiner(start="blend", alpha=0.5, floor=0.0, iterations=0, random_sign=True),
+    "Jacobian 2.6": JacobianNoise(2.6),
+    "Jacobian 3.2": JacobianNoise(3.2),
+}
+
+
+def look(task: Task, defense: Defense, x: Tensor, y: Tensor) -> dict[str, float]:
+    """Robust data and uploads of single pictures at this model state: distances and noise ratios."""
+    real = NoDefense().protect(task, x, y).flat()
+    upload = defense.protect(task, x, y, seed=0).flat()
+    distance = (upload - real).norm(dim=1)
+    row = {
+        "distance": float(distance.mean()),
+        "relative distance": float((distance / real.norm(dim=1)).mean()),
+        "cosine": float(torch.cosine_similarity(upload, real).mean()),
+    }
+    if isinstance(defense, Refiner):
+        robust = defense.refine(task, x, y, seed=0)
+        network = EvaluationNetwork.bundled(x.device)
+        row["MSE(x*, x)"] = float((robust - x).square().mean())
+        row["D(x*)"] = float(network.score(robust.flatten(0, 1)).mean())
+        row["D(x*) − D(x)"] = row["D(x*)"] - float(network.score(x.flatten(0, 1)).mean())
+    return row
+
+
+def uploads(task: Task, defense: Defense, x: Tensor, y: Tensor, count: int, known: bool) -> Tensor:
+    """The mean of `count` uploads of every victim, all at one model state."""
+    ids = torch.arange(len(x), device=x.device)[:, None] if known else None
+    secret = replace(defense, secret=b"k" * 32) if known and isinstance(defense, Refiner) else defense
+    flats = [secret.protect(task, x, y, ids=ids, seed=None if known else s).flat() for s in range(count)]
+    return torch.stack(flats).mean(0)
+
+
+def attack(
+    task: Task, observed: dict[str, Tensor], labels: Tensor, truth: Tensor, tune: int, steps: int
+) -> dict[str, dict[str, float]]:
+    """PSNR of every variant; its TV weight is the best on the first `tune` victims and reported on the rest."""
+    names = list(observed)
+    grid = torch.tensor(TV, device=truth.device)
+    tuning = torch.cat([observed[n][:tune].repeat_interleave(len(TV), 0) for n in names])
+    y = labels[:tune].repeat_interleave(len(TV), 0).repeat(len(names), 1)
+    rebuilt = invert(task, tuning, y, grid.repeat(len(tuning) // len(TV)), steps=steps)
+    target = truth[:tune].repeat_interleave(len(TV), 0).repeat(len(names), 1, 1, 1, 1)
+    scores = psnr(rebuilt, target).view(len(names), tune, len(TV)).mean(1)
+    best = grid[scores.argmax(1)]
+    rest = torch.cat([observed[n][tune:] for n in names])
+    victims = len(truth) - tune
+    rebuilt = invert(
+        task, rest, labels[tune:].repeat(len(names), 1), best.repeat_interleave(victims), steps=steps
+    )
+    values = psnr(rebuilt, truth[tune:].repeat(len(names), 1, 1, 1, 1)).view(len(names), victims)
+    return {
+        n: {
+            "PSNR": float(values[i].mean()),
+            "PSNR ±95 %": float(1.96 * values[i].std() / victims**0.5),
+            "TV": float(best[i]),
+            "victims": victims,
+            "tuning PSNR": [round(float(s), 2) for s in scores[i]],  # type: ignore[dict-item]
+        }
+        for i, n in enumerate(names)
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--stages", nargs="+", default=["look", "attack", "train"])
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
+    parser.add_argument("--victims", type=int, default=200)
+    parser.add_argument("--tune", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--repeats", type=int, nargs="*", default=[])
+    parser.add_argument("--rounds", type=int, default=3000)
+    parser.add_argument("--clients", type=int, default=1)
+    parser.add_argument("--rate", type=float, default=0.02)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.backends.cudnn.benchmark = True
+    options.out.mkdir(parents=True, exist_ok=True)
+    log = (options.out / "search.jsonl").open("a")
+
+    def note(**row: object) -> None:
+        print(json.dumps(row), flush=True)
+        print(json.dumps(row), file=log, flush=True)
+
+    images, labels = load_dataset("cifar10", "train", options.data)
+    chosen = {name: VARIANTS[name] for name in options.variants}
+    torch.manual_seed(options.seed)
+    task = Task(build("lenet").to(device), example=pixels(images[:2], device))
+    began = time.perf_counter()
+    if "look" in options.stages:
+        x, y = pixels(images[40_000:41_000], device)[:, None], labels[40_000:41_000, None].to(device)
+        for name, defense in chosen.items():
+            note(stage="look", variant=name, **look(task, defense, x, y))
+    if "attack" in options.stages:
+        pick = [*range(41_000, 41_000 + options.tune), *range(40_000, 40_000 + options.victims)]
+        x, y = pixels(images[pick], device)[:, None], labels[pick, None].to(device)
+        note(stage="blind", **blind_guesses(x[options.tune :], pixels(images[:10_000], device)[:, None]))
+        observed = {name: d.protect(task, x, y, seed=1).flat() for name, d in chosen.items()}
+        for count in options.repeats:
+            for name, d in chosen.items():
+                observed[f"{name}, {count} uploads"] = uploads(task, d, x, y, count, known=False)
+                observed[f"{name}, {count} uploads of known samples"] = uploads(
+                    task, d, x, y, count, known=True
+                )
+        for name, row in attack(task, observed, y, x, options.tune, options.steps).items():
+            note(stage="attack", variant=name, **row)
+        note(stage="time", seconds=round(time.perf_counter() - began))
+    if "train" in options.stages:
+        test_images, test_labels = load_dataset("cifar10", "test", options.data)
+        data = (
+            pixels(images, device),
+            labels.to(device),
+            pixels(test_images, device),
+            test_labels.to(device),
+        )
+        for name, defense in chosen.items():
+            began = time.perf_counter()
+            curve = train(
+                defense,
+                data,
+                rounds=options.rounds,
+                clients=options.clients,
+                rate=options.rate,
+                seed=options.seed,
+                label=name,
+            )
+            spent = round(time.perf_counter() - began)
+            note(
+                stage="train",
+                variant=name,
+                curve=curve,
+                seconds=spent,
+                clients=options.clients,
+                rounds=options.rounds,
+                rate=options.rate,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Validation at the border: a wrong value becomes one line naming field, value and range."""
+
+import math
+from collections.abc import Collection
+
+from refiner.errors import SettingError
+
+
+def wrong(field: str, value: object, expected: str) -> SettingError:
+    """The error for a setting: field, value and what was expected, in one line.
+
+    >>> str(wrong("alpha", 2, "a number in [0, 1]"))
+    'alpha = 2: expected a number in [0, 1]'
+    """
+    text = " ".join(repr(value).split())
+    shown = text if len(text) <= 80 else text[:77] + "..."
+    return SettingError(f"{field} = {shown}: expected {expected}")
+
+
+def number(field: str, value: object, low: float, high: float = math.inf, *, above: bool = False) -> float:
+    """`value` as a float in [low, high], or in (low, high] with `above`; never NaN, a bool or a string."""
+    bracket = "(" if above else "["
+    upper = "∞)" if high == math.inf else f"{high:g}]"
+    expected = f"a number in {bracket}{low:g}, {upper}"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong(field, value, expected)
+    result = float(value)
+    inside = low < result <= high if above else low <= result <= high
+    if not math.isfinite(result) or not inside:
+        raise wrong(field, value, expected)
+    return result
+
+
+def integer(field: str, value: object, low: int, high: int | None = None) -> int:
+    """`value` as an int in [low, high]; bools and floats are refused."""
+    expected = f"an integer ≥ {low}" if high is None else f"an integer in [{low}, {high}]"
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise wrong(field, value, expected)
+    if value < low or (high is not None and value > high):
+        raise wrong(field, value, expected)
+    return value
+
+
+def choice(field: str, value: object, options: Collection[str]) -> str:
+    """`value` as one of `options`."""
+    if not isinstance(value, str) or value not in options:
+        raise wrong(field, value, "one of " + ", ".join(repr(option) for option in options))
+    return value
+
+
+def flag(field: str, value: object) -> bool:
+    """`value` as a bool; 0 and 1 are refused."""
+    if not isinstance(value, bool):
+        raise wrong(field, value, "True or False")
+    return value

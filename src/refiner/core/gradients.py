@@ -1,0 +1,80 @@
+"""Victim-batched gradients: inputs `[V, B, ...]` in, one gradient a victim out, differentiable in x."""
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from refiner.core.task import Parameters, Task
+
+Gradients = dict[str, Tensor]
+
+
+def gradients(
+    task: Task, x: Tensor, y: Tensor, *, parameters: Parameters | None = None, chunk: int | None = None
+) -> Gradients:
+    """The gradient of every victim's own loss: `[V, B, *input]` and `[V, B]` give name → `[V, *shape]`.
+
+    If `x` requires a gradient the result can be differentiated with respect to it. `chunk` victims are
+    computed at a time; that bounds memory and changes results by rounding only.
+
+    >>> from refiner.models import LeNet
+    >>> x, y = torch.rand(3, 2, 3, 32, 32), torch.zeros(3, 2, dtype=torch.long)
+    >>> g = gradients(Task(LeNet(), example=x[0]), x, y)
+    >>> g["head.bias"].shape
+    torch.Size([3, 10])
+    """
+    values = task.parameters() if parameters is None else parameters
+    parts = [_chunk(task, values, x_part, y_part) for x_part, y_part in _chunks(chunk, x, y)]
+    return parts[0] if len(parts) == 1 else {name: torch.cat([p[name] for p in parts]) for name in task.names}
+
+
+def directional(task: Task, x: Tensor, y: Tensor, tangent: Tensor) -> tuple[Gradients, Gradients]:
+    """The gradient, and its derivative along `tangent` in x: two mappings name → `[V, *shape]`.
+
+    >>> from refiner.models import LeNet
+    >>> x, y = torch.rand(1, 2, 3, 32, 32), torch.zeros(1, 2, dtype=torch.long)
+    >>> _, along = directional(Task(LeNet(), example=x[0]), x, y, torch.zeros_like(x))
+    >>> float(along["head.bias"].abs().max())
+    0.0
+    """
+    parameters = task.parameters()
+    batched = torch.func.vmap(torch.func.grad(task.loss), in_dims=(None, 0, 0))
+    with torch.no_grad():
+        value, along = torch.func.jvp(lambda data: batched(parameters, data, y), (x,), (tangent,))
+    return value, along
+
+
+def _chunk(task: Task, parameters: Parameters, x: Tensor, y: Tensor) -> Gradients:
+    if len(x) > 1:
+        one = torch.func.grad(task.loss)
+        batched: Gradients = torch.func.vmap(one, in_dims=(None, 0, 0))(dict(parameters), x, y)
+        return batched
+    # One victim needs no batching over victims, and plain autograd is about twice as fast.
+    again = x.requires_grad and torch.is_grad_enabled()
+    with torch.enable_grad():
+        leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
+        found = torch.autograd.grad(
+            task.loss(leaves, x[0], y[0]), list(leaves.values()), create_graph=again, materialize_grads=True
+        )
+    return {name: g[None] for name, g in zip(leaves, found, strict=True)}
+
+
+def _chunks(chunk: int | None, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    size = len(tensors[0]) if chunk is None else chunk
+    return zip(*(t.split(size) for t in tensors), strict=True)
+
+
+def flatten(gradient: Mapping[str, Tensor]) -> Tensor:
+    """All of a gradient as one matrix `[V, N]`, in the mapping's order.
+
+    >>> flatten({"a": torch.zeros(2, 3), "b": torch.ones(2, 1, 1)}).shape
+    torch.Size([2, 4])
+    """
+    return torch.cat([value.flatten(1) for value in gradient.values()], dim=1)
+
+
+def unflatten(task: Task, flat: Tensor) -> Gradients:
+    """The inverse of `flatten` for a task's parameters."""
+    pieces = flat.split([task.shapes[name].numel() for name in task.names], dim=1)
+    return {name: piece.view(-1, *task.shapes[name]) for name, piece in zip(task.names, pieces, strict=True)}

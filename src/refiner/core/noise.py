@@ -1,0 +1,96 @@
+"""Uniform noise from a secret key: one stream a sample, the same on every device and in every chunk.
+
+The stream is ChaCha20 in plain tensor operations. A key from the operating system keeps the noise from a
+server; a stream for each sample id lets a client repeat the noise of a sample without storing it, so that
+many uploads of one picture can't be averaged.
+"""
+
+import hashlib
+import math
+import secrets
+
+import torch
+from torch import Tensor
+
+from refiner.errors import SettingError
+
+_CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)
+_ROTATIONS = ((0, 1, 3, 16), (2, 3, 1, 12), (0, 1, 3, 8), (2, 3, 1, 7))
+_WORDS = 16
+
+
+class NoiseSource:
+    """Noise for samples by id, from a 32-byte key; without key and seed the key comes from the system.
+
+    >>> ids = torch.tensor([7, 8])
+    >>> a, b = NoiseSource(seed=0).uniform(ids, (3, 32, 32)), NoiseSource(seed=0).uniform(ids[1:], (3, 32, 32))
+    >>> torch.equal(a[1], b[0]), bool((a >= 0).all() and (a < 1).all())
+    (True, True)
+    """
+
+    def __init__(self, key: bytes | None = None, *, seed: int | None = None) -> None:
+        if key is not None and (not isinstance(key, bytes) or len(key) != 32):
+            raise SettingError("key: expected 32 secret bytes")
+        if key is None:
+            seeded = seed is not None
+            key = (
+                hashlib.sha256(f"refiner seed {seed}".encode()).digest()
+                if seeded
+                else secrets.token_bytes(32)
+            )
+        words = [*_CONSTANTS, *(int.from_bytes(key[i : i + 4], "little") for i in range(0, 32, 4))]
+        self.key = torch.tensor([_signed(word) for word in words], dtype=torch.int32)
+        self._given = 0
+
+    def fresh(self, count: int, device: torch.device | str = "cpu") -> Tensor:
+        """`count` ids that were never given out before; they can't meet a caller's own ids, which are ≥ 0."""
+        self._given += count
+        return torch.arange(-self._given, count - self._given, device=device)
+
+    def uniform(self, ids: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+        """Noise in [0, 1) of shape `[*ids.shape, *shape]`; each id always has the same."""
+        return uniform(self.key.to(ids.device), ids, shape, dtype)
+
+
+def uniform(key: Tensor, ids: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+    """`NoiseSource.uniform` as a function of tensors alone; `key` is a source's `key`."""
+    count = math.prod(shape)
+    words = _chacha20(key, ids.flatten(), -(-count // _WORDS))[:, :count]
+    # The upper 24 bits are what a float32 holds exactly.
+    values = ((words >> 8) & 0xFFFFFF).to(dtype) / 2**24
+    return values.view(*ids.shape, *shape)
+
+
+def _chacha20(key: Tensor, ids: Tensor, blocks: int) -> Tensor:
+    """`blocks` blocks of 16 words for each id: `[N, 16 · blocks]` of int32 (RFC 8439, the id in the nonce)."""
+    wide = (4, len(ids), blocks)
+    counter = torch.arange(blocks, dtype=torch.int32, device=ids.device)
+    low, high = _halves(ids)
+    last = torch.stack([counter.expand(wide[1:]), torch.zeros_like(counter).expand(wide[1:])])
+    last = torch.cat([last, torch.stack([low, high])[:, :, None].expand(2, *wide[1:])])
+    # A row holds four words of the state, so that one operation does all four columns of a round.
+    start = [row.view(4, 1, 1).expand(wide) for row in key.split(4)] + [last]
+    rows = list(start)
+    for _ in range(10):
+        for turn in (1, -1):
+            for left, right, other, bits in _ROTATIONS:
+                rows[left] = rows[left] + rows[right]
+                rows[other] = _rotate(rows[other] ^ rows[left], bits)
+            # Turning the rows makes the diagonals columns, and back.
+            rows = [rows[0]] + [row.roll(-turn * i, dims=0) for i, row in enumerate(rows[1:], start=1)]
+    mixed = torch.stack([row + first for row, first in zip(rows, start, strict=True)])
+    return mixed.permute(2, 3, 0, 1).flatten(1)
+
+
+def _rotate(word: Tensor, bits: int) -> Tensor:
+    # int32 shifts to the right keep the sign: mask the copies of it away.
+    return (word << bits) | ((word >> (32 - bits)) & ((1 << bits) - 1))
+
+
+def _halves(ids: Tensor) -> tuple[Tensor, Tensor]:
+    low = ids & 0xFFFFFFFF
+    return torch.where(low >= 2**31, low - 2**32, low).to(torch.int32), (ids >> 32).to(torch.int32)
+
+
+def _signed(word: int) -> int:
+    return word - 2**32 if word >= 2**31 else word

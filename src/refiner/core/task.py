@@ -1,0 +1,104 @@
+"""Task: a model and its loss as a pure function of (parameters, x, y), with its layers in forward order."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from refiner.core import examination, norms
+from refiner.errors import DataError
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Parameters = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The trainable parameters that one module owns directly."""
+
+    name: str
+    parameters: tuple[str, ...]
+
+
+class Task:
+    """A model and its loss, examined once on an example batch and then free of hidden state.
+
+    Normalisation uses each victim's own batch statistics and updates none; dropout is off. A module
+    that can't be differentiated twice, or that changes its buffers, is refused with its name and a remedy.
+
+    >>> from refiner.models import LeNet
+    >>> task = Task(LeNet(), example=torch.rand(2, 3, 32, 32))
+    >>> [layer.name for layer in task.layers]
+    ['body.0', 'body.2', 'body.4', 'head']
+    >>> task.classes, task.size
+    (10, 15826)
+    """
+
+    def __init__(self, model: nn.Module, example: Tensor, loss: Loss = F.cross_entropy) -> None:
+        if not isinstance(model, nn.Module):
+            raise DataError(f"model = {type(model).__name__}: expected a torch.nn.Module")
+        if (
+            not isinstance(example, Tensor)
+            or not example.is_floating_point()
+            or example.ndim < 2
+            or not len(example)
+        ):
+            raise DataError("example: expected a batch [B, *input] of floating-point inputs, B ≥ 1")
+        self.model = model
+        self.loss_function = loss
+        self.input_shape = tuple(example.shape[1:])
+        self._pure = _pure(model)
+        kept = {name for name, _ in self._pure.named_buffers()}
+        self._dropped = frozenset(name for name, _ in model.named_buffers() if name not in kept)
+        trainable = {name for name, p in model.named_parameters() if p.requires_grad}
+        if not trainable:
+            raise DataError("model: no parameter requires a gradient")
+        outputs, order = examination.run(self._pure, self._state(), example)
+        if outputs.ndim != 2:
+            raise DataError(f"model output = {tuple(outputs.shape)}: expected scores [B, classes]")
+        self.classes = outputs.shape[1]
+        self.layers = tuple(
+            Layer(name, owned)
+            for name in order
+            if (owned := tuple(p for p in _direct(self._pure, name) if p in trainable))
+        )
+        self.names = tuple(name for layer in self.layers for name in layer.parameters)
+        self.shapes = {name: model.get_parameter(name).shape for name in self.names}
+        self.size = sum(shape.numel() for shape in self.shapes.values())
+        labels = torch.zeros(len(example[:2]), dtype=torch.long, device=example.device)
+        examination.twice(self._pure, self._state(), self.names, example[:2], lambda out: loss(out, labels))
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The model's trainable parameters as they are now, layer by layer, detached."""
+        return {name: self.model.get_parameter(name).detach() for name in self.names}
+
+    def scores(self, parameters: Parameters, x: Tensor) -> Tensor:
+        """Class scores `[B, classes]` of inputs `[B, *input]`."""
+        # Only the plain attention kernel has a second derivative.
+        with sdpa_kernel(SDPBackend.MATH):
+            out: Tensor = torch.func.functional_call(self._pure, {**self._state(), **parameters}, (x,))
+        return out
+
+    def loss(self, parameters: Parameters, x: Tensor, y: Tensor) -> Tensor:
+        """The loss of one victim's batch, a pure function of its three arguments."""
+        return self.loss_function(self.scores(parameters, x), y)
+
+    def _state(self) -> dict[str, Tensor]:
+        live = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
+        return {name: value.detach() for name, value in live.items() if name not in self._dropped}
+
+
+def _pure(model: nn.Module) -> nn.Module:
+    """The model's structure without its tensors: in evaluation mode, without running statistics."""
+    pure = copy.deepcopy(model).eval()
+    norms.write_out(pure)
+    return pure.to("meta")
+
+
+def _direct(model: nn.Module, name: str) -> list[str]:
+    prefix = f"{name}." if name else ""
+    return [prefix + p for p, _ in model.get_submodule(name).named_parameters(recurse=False)]

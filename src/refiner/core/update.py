@@ -1,0 +1,104 @@
+"""Update: what may leave a client. Only a defence makes one, and never from values that are not finite."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from refiner.errors import DataError, ProtectionError
+
+_FORMAT = "refiner-update-1"
+_PERMIT = object()
+
+
+class Update:
+    """Protected gradients of `V` victims, name → `[V, *shape]`, with what made them; read only.
+
+    >>> Update({}, samples=1, defense="mine", settings={})
+    Traceback (most recent call last):
+    refiner.errors.ProtectionError: an Update is made by a defence: call its protect(task, x, y)
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        *,
+        samples: int,
+        defense: str,
+        settings: Mapping[str, object],
+        _permit: object = None,
+    ) -> None:
+        if _permit is not _PERMIT:
+            raise ProtectionError("an Update is made by a defence: call its protect(task, x, y)")
+        if not tensors or not all(bool(t.isfinite().all()) for t in tensors.values()):
+            raise ProtectionError(f"{defense} made values that are not finite; nothing leaves")
+        self.tensors: Mapping[str, Tensor] = MappingProxyType(
+            {name: t.detach() for name, t in tensors.items()}
+        )
+        self.samples = samples
+        self.defense = defense
+        self.settings: Mapping[str, object] = MappingProxyType(dict(settings))
+
+    @property
+    def victims(self) -> int:
+        """How many independent clients this update holds."""
+        return len(next(iter(self.tensors.values())))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters' names, layer by layer."""
+        return tuple(self.tensors)
+
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """Each parameter's own shape, without the victim axis."""
+        return {name: t.shape[1:] for name, t in self.tensors.items()}
+
+    def flat(self) -> Tensor:
+        """All values as one matrix `[V, N]`."""
+        return torch.cat([t.flatten(1) for t in self.tensors.values()], dim=1)
+
+    def __repr__(self) -> str:
+        return f"Update({self.defense}, victims={self.victims}, samples={self.samples}, parameters={len(self.tensors)})"
+
+    def save(self, path: Path) -> None:
+        """Write it as one safetensors file."""
+        about = {
+            "format": _FORMAT,
+            "samples": str(self.samples),
+            "defense": self.defense,
+            "settings": json.dumps(dict(self.settings)),
+            "names": json.dumps(self.names),
+        }
+        save_file({name: t.cpu().contiguous() for name, t in self.tensors.items()}, path, about)
+
+    @classmethod
+    def load(cls, path: Path) -> "Update":
+        """Read what a defence made and `save` wrote: the server's way in."""
+        try:
+            with safe_open(path, framework="pt") as file:
+                about = file.metadata() or {}
+                if about.get("format") != _FORMAT:
+                    raise DataError(f"update = {str(path)!r}: not written by Update.save")
+                tensors = {name: file.get_tensor(name) for name in json.loads(about["names"])}
+                settings = json.loads(about["settings"])
+                samples = int(about["samples"])
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(
+                f"update = {str(path)!r}: unreadable ({' '.join(str(error).split())[:120]})"
+            ) from error
+        return cls(tensors, samples=samples, defense=about["defense"], settings=settings, _permit=_PERMIT)
+
+
+def seal(
+    tensors: Mapping[str, Tensor], *, samples: int, defense: str, settings: Mapping[str, object]
+) -> Update:
+    """Make an Update; for the base class of the defences, and for nobody else."""
+    return Update(tensors, samples=samples, defense=defense, settings=settings, _permit=_PERMIT)

@@ -1,0 +1,125 @@
+"""A user's own images: a file, a folder or an `.npz`, as one tensor in 0..1."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from refiner.checks import integer
+from refiner.data.decode import Pixels, decode, decode_blob, load_arrays
+from refiner.errors import DataError
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+_NAMES = ("images", "x")
+
+
+def _unit(images: NDArray[Any]) -> Tensor:
+    """uint8 or float [N, H, W, C] as float32 [N, C, H, W] in 0..1."""
+    tensor = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
+    return tensor.float().div_(255) if tensor.dtype == torch.uint8 else tensor.float()
+
+
+def _fit(images: Tensor, size: int | None) -> Tensor:
+    """Scale the shorter side to `size`, then cut the centre."""
+    height, width = images.shape[-2:]
+    if size is None or (height, width) == (size, size):
+        return images
+    scale = size / min(height, width)
+    shape = (max(size, round(height * scale)), max(size, round(width * scale)))
+    scaled = interpolate(images, shape, mode="bilinear", antialias=True, align_corners=False)
+    top, left = (shape[0] - size) // 2, (shape[1] - size) // 2
+    return scaled[..., top : top + size, left : left + size].clamp(0, 1).contiguous()
+
+
+def load_image(path: str | os.PathLike[str], size: int | None = None) -> Tensor:
+    """One image file as float32 [3, H, W] in 0..1; with `size`, scaled and cut to size × size.
+
+    >>> load_image("absent.png")
+    Traceback (most recent call last):
+    refiner.errors.DataError: absent.png: no such file
+    """
+    size = None if size is None else integer("size", size, 1)
+    return _fit(_unit(decode(Path(path), str(path))[None]), size)[0]
+
+
+def read_images(path: str | os.PathLike[str], size: int | None = None) -> Tensor:
+    """Images as float32 [N, C, H, W] in 0..1 from a folder (searched through, sorted), a file or an `.npz`.
+
+    An `.npz` holds `images` or `x` ([N, H, W] or [N, H, W, C], uint8 or floats in 0..1), or encoded images as
+    `blob` and `offsets`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(Path(folder) / "a.npz", images=np.full((2, 8, 8, 3), 255, np.uint8))
+    ...     read_images(Path(folder) / "a.npz", size=4).shape
+    torch.Size([2, 3, 4, 4])
+    """
+    source = Path(path)
+    size = None if size is None else integer("size", size, 1)
+    if source.is_dir():
+        return _read_folder(source, size)
+    if not source.exists():
+        raise DataError(f"{source}: no such file or folder")
+    if source.suffix.lower() == ".npz":
+        return _fit(_unit(_read_arrays(source)), size)
+    return load_image(source, size)[None]
+
+
+def _read_folder(folder: Path, size: int | None) -> Tensor:
+    files = sorted(
+        file
+        for file in folder.rglob("*")
+        if file.suffix.lower() in SUFFIXES and not file.name.startswith(".") and file.is_file()
+    )
+    if not files:
+        raise DataError(f"{folder}: no images, expected files ending in {', '.join(SUFFIXES)}")
+    if size is not None:
+        return torch.stack([load_image(file, size) for file in files])
+    images: Pixels | None = None
+    for index, file in enumerate(files):
+        pixels = decode(file, str(file))
+        if images is None:
+            images = np.empty((len(files), *pixels.shape), np.uint8)
+        if pixels.shape != images.shape[1:]:
+            height, width = images.shape[1:3]
+            raise DataError(
+                f"{file}: {pixels.shape[1]}×{pixels.shape[0]} pixels, expected {width}×{height} "
+                f"as in {files[0].name}; a size makes them equal"
+            )
+        images[index] = pixels
+    assert images is not None
+    return _unit(images)
+
+
+def _read_arrays(path: Path) -> NDArray[Any]:
+    arrays = load_arrays(path)
+    if "blob" in arrays and "offsets" in arrays:
+        return decode_blob(arrays["blob"], arrays["offsets"], str(path))
+    name = next((name for name in _NAMES if name in arrays), None)
+    if name is None:
+        held = ", ".join(sorted(arrays)) or "nothing"
+        raise DataError(f"{path}: holds {held}, expected 'images', 'x', or 'blob' and 'offsets'")
+    images = arrays[name]
+    if images.ndim == 3:
+        images = images[..., None]
+    if images.ndim != 4 or images.shape[3] not in (1, 3) or images.dtype.kind not in "uf":
+        raise DataError(
+            f"{path}: {name} is {images.dtype} {list(arrays[name].shape)}, expected uint8 or float "
+            "[N, H, W] or [N, H, W, C] with 1 or 3 channels"
+        )
+    if images.size == 0:
+        raise DataError(f"{path}: {name} is empty")
+    if images.dtype.kind == "u":
+        if images.dtype != np.uint8:
+            raise DataError(f"{path}: {name} is {images.dtype}, expected uint8 or floats in [0, 1]")
+        return images
+    if not np.isfinite(images).all():
+        raise DataError(f"{path}: {name} holds NaN or infinity, expected numbers in [0, 1]")
+    if images.min() < 0 or images.max() > 1:
+        raise DataError(f"{path}: {name} lies in [{images.min():g}, {images.max():g}], expected [0, 1]")
+    return images.astype(np.float32)

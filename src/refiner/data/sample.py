@@ -1,0 +1,42 @@
+"""The bundled sample: 200 CIFAR-10 images, so that everything can be tried without a download."""
+
+import json
+from dataclasses import dataclass
+from importlib.resources import as_file, files
+
+import torch
+from torch import Tensor
+
+from refiner.data.sheet import read_sheet
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Images float32 [200, 3, 32, 32] in 0..1, their labels int64 [200], and where they come from."""
+
+    images: Tensor
+    labels: Tensor
+    class_names: tuple[str, ...]
+    indices: tuple[int, ...]
+    """Place of each image in CIFAR-10's training set; all are ≥ 40,000, where the victims lie."""
+    source: str
+
+
+def load_sample() -> Sample:
+    """The bundled images, 20 of each class; the classes take turns, so every prefix is balanced.
+
+    >>> sample = load_sample()
+    >>> sample.images.shape, sample.labels[:4].tolist(), sample.class_names[:2]
+    (torch.Size([200, 3, 32, 32]), [0, 1, 2, 3], ('airplane', 'automobile'))
+    """
+    assets = files("refiner") / "assets"
+    record = json.loads((assets / "sample.json").read_text(encoding="utf-8"))
+    with as_file(assets / "sample.png") as sheet:
+        images = read_sheet(sheet, len(record["labels"]), size=32, columns=10)
+    return Sample(
+        images=images.float() / 255,
+        labels=torch.tensor(record["labels"], dtype=torch.int64),
+        class_names=tuple(record["class_names"]),
+        indices=tuple(record["indices"]),
+        source=record["source"],
+    )

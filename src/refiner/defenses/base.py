@@ -1,0 +1,108 @@
+"""What every defence is: settings, and one way in that lets nothing out unless it is protected."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from refiner.core.gradients import Gradients
+from refiner.core.noise import NoiseSource
+from refiner.core.task import Task
+from refiner.core.update import Update, seal
+from refiner.errors import DataError, ProtectionError, RefinerError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a defence protects: `x [V, B, *input]`, `y [V, B]`, and for every sample an id and its noise."""
+
+    x: Tensor
+    y: Tensor
+    ids: Tensor | None
+    noise: NoiseSource
+
+
+class Defense(ABC):
+    """Turns clients' batches into an `Update`; subclasses are frozen dataclasses of their settings."""
+
+    name: ClassVar[str]
+
+    @final
+    def protect(
+        self, task: Task, x: Tensor, y: Tensor, *, ids: Tensor | None = None, seed: int | None = None
+    ) -> Update:
+        """The update of one client's batch `[B, *input]`, or of `V` clients' `[V, B, *input]`.
+
+        `ids` name the samples (integers ≥ 0), so that a defence can know them again. Protecting draws come
+        from the operating system; `seed` is for tests and studies. If anything is wrong, or goes wrong, this
+        raises and nothing is made.
+        """
+        batch = _batch(task, x, y, ids, self._noise() if seed is None else NoiseSource(seed=seed))
+        try:
+            tensors = self._upload(task, batch)
+            return seal(tensors, samples=batch.x.shape[1], defense=self.name, settings=self.settings())
+        except RefinerError:
+            raise
+        except torch.OutOfMemoryError:
+            raise ProtectionError(
+                f"{self.name} ran out of memory; nothing leaves; use fewer victims a call"
+            ) from None
+        except RuntimeError as error:
+            raise ProtectionError(f"{self.name} failed ({type(error).__name__}); nothing leaves") from error
+
+    def settings(self) -> dict[str, object]:
+        """The settings by name; secrets and networks are fields with `repr=False` and stay out."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.repr}  # type: ignore[arg-type]
+
+    def _noise(self) -> NoiseSource:
+        return NoiseSource()
+
+    @abstractmethod
+    def _upload(self, task: Task, batch: Batch) -> Gradients:
+        """The protected gradient of every victim."""
+
+
+def _batch(task: Task, x: Tensor, y: Tensor, ids: Tensor | None, noise: NoiseSource) -> Batch:
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise DataError(f"x = {_kind(x)}: expected floating-point inputs")
+    if not isinstance(y, Tensor) or y.dtype != torch.long:
+        raise DataError(f"y = {_kind(y)}: expected labels of dtype torch.int64")
+    shape = task.input_shape
+    if tuple(x.shape[1:]) == shape:
+        x, y, ids = x[None], y[None], None if ids is None else ids[None]
+    if x.ndim != 2 + len(shape) or tuple(x.shape[2:]) != shape or 0 in x.shape[:2]:
+        wanted = ", ".join(map(str, shape))
+        raise DataError(f"x of shape {list(x.shape)}: expected [B, {wanted}] or [V, B, {wanted}]")
+    if y.shape != x.shape[:2]:
+        raise DataError(f"y of shape {list(y.shape)}: expected {list(x.shape[:2])}, a label for every sample")
+    parameter = task.model.get_parameter(task.names[0])
+    if x.device != parameter.device or y.device != x.device:
+        raise DataError(
+            f"x on {x.device}, y on {y.device}: expected both on the model's device, {parameter.device}"
+        )
+    if x.dtype != parameter.dtype:
+        raise DataError(f"x of {x.dtype}: expected the model's dtype, {parameter.dtype}")
+    if not bool(x.isfinite().all()):
+        raise DataError("x: holds NaN or infinity; nothing leaves")
+    low, high = y.aminmax()
+    if low < 0 or high >= task.classes:
+        raise DataError(
+            f"y holds label {int(low if low < 0 else high)}: expected labels in [0, {task.classes - 1}]"
+        )
+    return Batch(x.detach(), y, _ids(ids, x), noise)
+
+
+def _ids(ids: Tensor | None, x: Tensor) -> Tensor | None:
+    if ids is None:
+        return None
+    if not isinstance(ids, Tensor) or ids.dtype != torch.long or ids.shape != x.shape[:2]:
+        raise DataError(f"ids = {_kind(ids)}: expected torch.int64 ids of shape {list(x.shape[:2])}")
+    if bool((ids < 0).any()):
+        raise DataError(f"ids hold {int(ids.min())}: expected ids ≥ 0")
+    return ids.to(x.device)
+
+
+def _kind(value: object) -> str:
+    return f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

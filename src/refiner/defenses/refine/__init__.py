@@ -1,0 +1,1 @@
+"""The parts of Refiner: start, utility, privacy, solver, projection, memory."""

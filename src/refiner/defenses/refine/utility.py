@@ -1,0 +1,53 @@
+"""The utility metric UM: how far the gradient of robust data is from the real one (Equations 3 and 4)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from refiner.core.task import Parameters, Task
+
+_TINY = 1e-30
+
+
+@dataclass(frozen=True)
+class Utility:
+    """Weighted squared distance to each victim's real gradient `target [V, N]`."""
+
+    target: Tensor
+    weight: Tensor
+    """What a difference is multiplied with before it is squared, `[V, N]` or `[1, N]`."""
+    scale: Tensor
+    """One factor a victim."""
+
+    def value(self, difference: Tensor) -> Tensor:
+        """UM of every victim, `[V]`, for `difference = gradient − target`."""
+        return (self.weight * difference).square().sum(1) * self.scale
+
+    def inner(self, a: Tensor, b: Tensor) -> Tensor:
+        """The scalar product that belongs to `value`: value(d) = inner(d, d)."""
+        return (self.weight.square() * a * b).sum(1) * self.scale
+
+    def distance(self, difference: Tensor) -> Tensor:
+        """Plain relative distance ‖gradient − target‖ / ‖target‖ of every victim."""
+        return difference.norm(dim=1) / self.target.norm(dim=1).clamp_min(_TINY)
+
+
+def utility(
+    task: Task, parameters: Parameters, target: Tensor, *, tau: float, element_power: float, relative: bool
+) -> Utility:
+    """UM for a target gradient: weight |g·θ|^power · τ^layer; `relative` makes UM of a zero gradient one."""
+    layer = torch.cat(
+        [
+            target.new_full((sum(task.shapes[name].numel() for name in one.parameters),), tau**position)
+            for position, one in enumerate(task.layers, start=1)
+        ]
+    )
+    weight = layer[None]
+    if element_power:
+        values = torch.cat([parameters[name].flatten() for name in task.names])
+        weight = (target * values).abs().pow(element_power) * weight
+    scale = target.new_ones(len(target))
+    if relative:
+        scale = 1 / (weight * target).square().sum(1).clamp_min(_TINY)
+    return Utility(target, weight, scale)

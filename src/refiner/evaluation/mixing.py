@@ -1,0 +1,46 @@
+"""Pictures mixed with uniform noise at known ratios: what D learns from and is scored on."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from refiner.evaluation.network import EvaluationNetwork
+
+RATIOS = tuple(i / 10 for i in range(11))
+
+
+def mix(images: Tensor, ratio: float | Tensor, generator: torch.Generator) -> Tensor:
+    """(1 − r)·image + r·noise, the noise uniform in 0..1.
+
+    >>> mix(torch.zeros(1, 3, 4, 4), 0.0, torch.Generator()).max().item()
+    0.0
+    """
+    noise = torch.rand(images.shape, generator=generator, device=images.device, dtype=images.dtype)
+    return (1 - ratio) * images + ratio * noise
+
+
+@dataclass(frozen=True)
+class RatioScores:
+    """How well the network reads known ratios 0.1 … 0.9 (the paper's Figure 4)."""
+
+    ratios: tuple[float, ...]
+    mean_prediction: tuple[float, ...]
+    mean_absolute_error: float
+    rising_share: float
+
+
+def score_ratios(network: EvaluationNetwork, images: Tensor, seed: int = 0) -> RatioScores:
+    """Mix every picture at 0.1 … 0.9 and compare prediction and truth."""
+    device = next(network.parameters()).device
+    generator = torch.Generator(device).manual_seed(seed)
+    ratios = RATIOS[1:-1]
+    moved = images.to(device)
+    predictions = torch.stack([network.score(mix(moved, r, generator)) for r in ratios])
+    truth = torch.tensor(ratios, device=device)[:, None]
+    return RatioScores(
+        ratios=ratios,
+        mean_prediction=tuple(predictions.mean(1).tolist()),
+        mean_absolute_error=(predictions - truth).abs().mean().item(),
+        rising_share=(predictions.diff(dim=0) > 0).all(0).float().mean().item(),
+    )

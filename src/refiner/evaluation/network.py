@@ -1,0 +1,94 @@
+"""The evaluation network D: which share of a picture is noise? (Section 3.3 and appendix "Detailed Settings".)"""
+
+from functools import cache
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from refiner.errors import DataError
+
+BUNDLED = Path(__file__).resolve().parent.parent / "assets" / "evaluation_network.safetensors"
+SMALLEST, LARGEST = 28, 224
+
+
+class EvaluationNetwork(nn.Module):
+    """Three strided convolutions, the mean over all positions, one linear layer: a noise ratio in 0..1.
+
+    The mean before the linear layer lets one set of weights take every size from 28 to 224 pixels;
+    a grey picture is shown to the network as three equal channels.
+
+    >>> network = EvaluationNetwork.bundled()
+    >>> noise = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    >>> bool((network(noise) > 0.9).all())
+    True
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 128, 3, stride=2, padding=1)
+        self.conv2 = nn.Conv2d(128, 256, 3, stride=2, padding=1)
+        self.conv3 = nn.Conv2d(256, 512, 3, stride=2, padding=1)
+        self.linear = nn.Linear(512, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Noise ratios `[...]` of images `[..., C, H, W]` with pixels in 0..1."""
+        flat = images.flatten(end_dim=-4)
+        if flat.shape[1] == 1:
+            flat = flat.expand(-1, 3, -1, -1)
+        hidden = torch.relu(self.conv1(flat))
+        hidden = torch.relu(self.conv2(hidden))
+        hidden = torch.relu(self.conv3(hidden))
+        logits: Tensor = self.linear(hidden.mean((2, 3)))
+        return torch.sigmoid(logits.float() if logits.dtype == torch.bfloat16 else logits).view(
+            images.shape[:-3]
+        )
+
+    @staticmethod
+    def check(shape: tuple[int, ...]) -> None:
+        """Refuse pictures `[..., C, H, W]` that the network was not made for."""
+        fits = len(shape) >= 3 and shape[-3] in (1, 3) and all(SMALLEST <= s <= LARGEST for s in shape[-2:])
+        if not fits:
+            raise DataError(
+                f"picture shape = {tuple(shape[-3:])}: the evaluation network takes 1 or 3 channels "
+                f"and {SMALLEST} to {LARGEST} pixels a side"
+            )
+
+    @torch.no_grad()
+    def score(self, images: Tensor, batch: int = 500) -> Tensor:
+        """Noise ratios of many pictures `[N, C, H, W]`, checked, without gradients, `batch` at a time."""
+        self.check(tuple(images.shape))
+        return torch.cat([self(part) for part in images.split(batch)])
+
+    def save(self, path: Path, *, half: bool = False) -> None:
+        """Write the weights as safetensors, in half precision if asked."""
+        weights = {
+            name: (w.half() if half else w).detach().cpu().contiguous()
+            for name, w in self.state_dict().items()
+        }
+        save_file(weights, path)
+
+    @classmethod
+    def load(cls, path: Path) -> "EvaluationNetwork":
+        """Read weights written by `save`; they are used in float32 and stay fixed."""
+        network = cls()
+        try:
+            with safe_open(path, framework="pt") as file:
+                weights = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118
+            network.load_state_dict(weights)
+        except (OSError, SafetensorError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:160]
+            raise DataError(f"weights = {str(path)!r}: not an evaluation network ({reason})") from error
+        return network.requires_grad_(False).eval()
+
+    @staticmethod
+    def bundled(device: torch.device | str = "cpu") -> "EvaluationNetwork":
+        """The weights that come with refiner, trained on Tiny-ImageNet; one shared copy a device."""
+        return _bundled(torch.device(device))
+
+
+@cache
+def _bundled(device: torch.device) -> EvaluationNetwork:
+    return EvaluationNetwork.load(BUNDLED).to(device)

@@ -1,0 +1,143 @@
+"""Training of the evaluation network: seeded, resumable after every epoch, the same result either way."""
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from refiner import checks
+from refiner.errors import DataError
+from refiner.evaluation.mixing import RATIOS, mix
+from refiner.evaluation.network import SMALLEST, EvaluationNetwork
+
+
+@dataclass(frozen=True)
+class Training:
+    """Settings of one training; the defaults are the paper's, and ours where it is silent.
+
+    Each batch is first brought to a random size between 28 pixels and its own, and one in eight is made
+    grey with grey noise, so that the network meets the sizes and channels that it must take.
+
+    >>> Training(epochs=0)
+    Traceback (most recent call last):
+    refiner.errors.SettingError: epochs = 0: expected an integer ≥ 1
+    """
+
+    epochs: int = 20
+    learning_rate: float = 1e-4
+    decay: bool = False
+    batch: int = 128
+    grey_share: float = 0.125
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        checks.integer("epochs", self.epochs, 1)
+        checks.number("learning_rate", self.learning_rate, 0, 1, above=True)
+        checks.flag("decay", self.decay)
+        checks.integer("batch", self.batch, 1)
+        checks.number("grey_share", self.grey_share, 0, 1)
+        checks.integer("seed", self.seed, 0, 2**31 - 1)
+
+
+def train(
+    images: Tensor,
+    training: Training,
+    out: Path,
+    *,
+    device: torch.device | str = "cpu",
+    on_epoch: Callable[[int, float], None] = lambda epoch, loss: None,
+) -> EvaluationNetwork:
+    """Train on pictures `[N, C, H, W]` (uint8, or float in 0..1), write `out` and return the network.
+
+    After each epoch the whole state goes to `out` + ".part"; a run that finds it goes on from there.
+    """
+    EvaluationNetwork.check(tuple(images.shape))
+    torch.manual_seed(training.seed)
+    network = EvaluationNetwork().to(device, memory_format=torch.channels_last)
+    optimizer = torch.optim.Adam(network.parameters(), lr=training.learning_rate)
+    part = out.with_name(out.name + ".part")
+    done = _resume(part, network, optimizer, training) if part.exists() else 0
+    for epoch in range(done, training.epochs):
+        loss = _epoch(network, optimizer, images, training, epoch)
+        _save(part, network, optimizer, training, epoch + 1)
+        on_epoch(epoch + 1, loss)
+    network.save(out)
+    part.unlink(missing_ok=True)
+    return network.requires_grad_(False).eval()
+
+
+def _epoch(
+    network: EvaluationNetwork, optimizer: torch.optim.Adam, images: Tensor, training: Training, epoch: int
+) -> float:
+    device = next(network.parameters()).device
+    # Each epoch has generators of its own, so that a resumed run draws what an unbroken one would.
+    host = torch.Generator().manual_seed(training.seed * 100_003 + epoch)
+    draws = torch.Generator(device).manual_seed(training.seed * 100_003 + epoch)
+    order = torch.randperm(len(images), generator=host)
+    total = torch.zeros((), device=device)
+    steps = 0
+    for index in order.split(training.batch):
+        if training.decay:
+            progress = (epoch + steps / (len(RATIOS) * -(-len(images) // training.batch))) / training.epochs
+            optimizer.param_groups[0]["lr"] = training.learning_rate * (1 - progress)
+        batch = _prepare(images[index.to(images.device)].to(device), training, host)
+        for ratio in RATIOS:
+            mixed = mix(batch, ratio, draws).contiguous(memory_format=torch.channels_last)
+            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                predicted = network(mixed)
+            loss = F.mse_loss(predicted, torch.full_like(predicted, ratio))
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            total += loss.detach()
+            steps += 1
+    return float(total / steps)
+
+
+def _prepare(batch: Tensor, training: Training, generator: torch.Generator) -> Tensor:
+    """A batch in float, at a random size, sometimes mirrored, sometimes grey."""
+    pictures = batch.float() / 255 if batch.dtype == torch.uint8 else batch
+    largest = min(pictures.shape[-2:])
+    size = int(torch.randint(SMALLEST, largest + 1, (), generator=generator))
+    if size < largest:
+        pictures = F.interpolate(pictures, (size, size), mode="bilinear", antialias=True).clamp(0, 1)
+    if torch.rand((), generator=generator) < 0.5:
+        pictures = pictures.flip(-1)
+    if torch.rand((), generator=generator) < training.grey_share:
+        pictures = pictures.mean(1, keepdim=True)
+    return pictures
+
+
+def _save(
+    path: Path, network: EvaluationNetwork, optimizer: torch.optim.Adam, training: Training, done: int
+) -> None:
+    tensors = {f"weight.{name}": w.contiguous() for name, w in network.state_dict().items()}
+    for index, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"adam.{index}.{name}": value.contiguous() for name, value in state.items()}
+    whole = path.with_name(path.name + ".new")
+    save_file(tensors, whole, {"training": json.dumps(asdict(training)), "done": str(done)})
+    whole.replace(path)
+
+
+def _resume(path: Path, network: EvaluationNetwork, optimizer: torch.optim.Adam, training: Training) -> int:
+    with safe_open(path, framework="pt") as file:
+        about = file.metadata()
+        if json.loads(about["training"]) != asdict(training):
+            raise DataError(f"checkpoint = {str(path)!r}: made with other settings; delete it to start anew")
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    network.load_state_dict(
+        {n.removeprefix("weight."): t for n, t in tensors.items() if n.startswith("weight.")}
+    )
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        if name.startswith("adam."):
+            _, index, field = name.split(".")
+            state.setdefault(int(index), {})[field] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    return int(about["done"])
