@@ -18,7 +18,7 @@ from torch import Tensor
 
 from refiner.core import Task
 from refiner.data import load_dataset
-from refiner.defenses import Defense, JacobianNoise, NoDefense, Refiner
+from refiner.defenses import Defense, NoDefense, Refiner
 from refiner.evaluation import EvaluationNetwork
 from refiner.models import build
 
@@ -32,17 +32,21 @@ VARIANTS: dict[str, Defense] = {
     "default, sample": Refiner(granularity="sample"),
     "default, β 0": Refiner(beta=0.0),
     "default, τ 1": Refiner(tau=1.0),
+    "default, τ 0.5": Refiner(tau=0.5),
+    "default, no floor": Refiner(floor=0.0),
     "default, element weight": Refiner(element_power=1.0),
     "default, ½ element weight": Refiner(element_power=0.5),
-    "centred 2.2, no steps": Refiner(iterations=0),
-    "centred 2.2, floor 0.3": Refiner(floor=0.3),
-    "centred 3": Refiner(alpha=3.0, floor=0.5),
-    "blend 0.9, floor 0.2": Refiner(start="blend", alpha=0.9, floor=0.2),
-    "blend 1, floor 0.2": Refiner(start="blend", alpha=1.0, floor=0.2),
-    "blend 0.9, floor 0.2, sample": Refiner(start="blend", alpha=0.9, floor=0.2, granularity="sample"),
-    "blend 0.5, random sign": Refiner(start="blend", alpha=0.5, floor=0.0, iterations=0, random_sign=True),
-    "Jacobian 2.6": JacobianNoise(2.6),
-    "Jacobian 3.2": JacobianNoise(3.2),
+    "default, floor 0.36": Refiner(floor=0.36),
+    "no steps": Refiner(iterations=0),
+    "no steps, α 2": Refiner(iterations=0, alpha=2.0),
+    "curved, no steps": Refiner(upload="curved", iterations=0),
+    "curved, floor 0.3": Refiner(upload="curved", floor=0.3),
+    "curved, floor 0.45": Refiner(upload="curved", floor=0.45),
+    "blend 0.9, floor 0.2": Refiner(upload="curved", start="blend", alpha=0.9, floor=0.2),
+    "blend 1, floor 0.2": Refiner(upload="curved", start="blend", alpha=1.0, floor=0.2),
+    "blend 0.5, random sign": Refiner(
+        upload="curved", start="blend", alpha=0.5, floor=0.0, iterations=0, random_sign=True
+    ),
 }
 
 

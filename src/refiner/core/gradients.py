@@ -29,7 +29,9 @@ def gradients(
     return parts[0] if len(parts) == 1 else {name: torch.cat([p[name] for p in parts]) for name in task.names}
 
 
-def directional(task: Task, x: Tensor, y: Tensor, tangent: Tensor) -> tuple[Gradients, Gradients]:
+def directional(
+    task: Task, x: Tensor, y: Tensor, tangent: Tensor, *, parameters: Parameters | None = None
+) -> tuple[Gradients, Gradients]:
     """The gradient, and its derivative along `tangent` in x: two mappings name → `[V, *shape]`.
 
     >>> from refiner.models import LeNet
@@ -38,10 +40,17 @@ def directional(task: Task, x: Tensor, y: Tensor, tangent: Tensor) -> tuple[Grad
     >>> float(along["head.bias"].abs().max())
     0.0
     """
-    parameters = task.parameters()
-    batched = torch.func.vmap(torch.func.grad(task.loss), in_dims=(None, 0, 0))
+    values = dict(task.parameters() if parameters is None else parameters)
+    one = torch.func.grad(task.loss)
+
+    def gradient(data: Tensor) -> Gradients:
+        if len(data) > 1:
+            batched: Gradients = torch.func.vmap(one, in_dims=(None, 0, 0))(values, data, y)
+            return batched
+        return {name: g[None] for name, g in one(values, data[0], y[0]).items()}
+
     with torch.no_grad():
-        value, along = torch.func.jvp(lambda data: batched(parameters, data, y), (x,), (tangent,))
+        value, along = torch.func.jvp(gradient, (x,), (tangent,))
     return value, along
 
 

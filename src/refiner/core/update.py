@@ -35,7 +35,8 @@ class Update:
     ) -> None:
         if _permit is not _PERMIT:
             raise ProtectionError("an Update is made by a defence: call its protect(task, x, y)")
-        if not tensors or not all(bool(t.isfinite().all()) for t in tensors.values()):
+        # One look at all of them: each look at a single one would wait for the GPU.
+        if not tensors or not bool(torch.stack([t.isfinite().all() for t in tensors.values()]).all()):
             raise ProtectionError(f"{defense} made values that are not finite; nothing leaves")
         self.tensors: Mapping[str, Tensor] = MappingProxyType(
             {name: t.detach() for name, t in tensors.items()}

@@ -1,6 +1,7 @@
 """Refiner: upload the gradient of robust data that looks like noise and trains like the real data (Section 3)."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, Self
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.core.capture import Captured
-from refiner.core.gradients import Gradients, flatten, gradients, unflatten
+from refiner.core.gradients import Gradients, directional, flatten, gradients, unflatten
 from refiner.core.noise import NoiseSource, uniform
 from refiner.core.precision import tensor_float32
 from refiner.core.task import Parameters, Task
@@ -16,13 +17,15 @@ from refiner.defenses.base import Batch, Defense
 from refiner.defenses.refine.memory import Memory
 from refiner.defenses.refine.privacy import noise_share
 from refiner.defenses.refine.projection import project
-from refiner.defenses.refine.solver import SOLVERS, Problem, solve
+from refiner.defenses.refine.problem import Curved, Straight
+from refiner.defenses.refine.solver import SOLVERS, solve
 from refiner.defenses.refine.start import STARTS, start
 from refiner.defenses.refine.utility import utility
 from refiner.errors import DataError
 from refiner.evaluation.network import EvaluationNetwork
 
 GRANULARITIES = ("batch", "sample")
+UPLOADS = ("curved", "straight")
 
 
 @dataclass(frozen=True)
@@ -62,10 +65,12 @@ class Refiner(Defense):
     """Power of the element weight |g·θ|: 1 is the paper's equation, ½ its sentence, 0 switches it off."""
     relative: bool = True
     """Whether UM is a share of its value for a zero gradient; the paper's raw UM is of the order 1e-7."""
-    floor: float = 0.45
+    floor: float = 0.4
     """Relative gradient distance at which the match ends, since a nearer one shows the picture; 0 for none."""
     granularity: str = "batch"
     """Match the gradient of each "batch" as one, or of each "sample" alone and upload the mean."""
+    upload: str = "straight"
+    """Upload the gradient of robust data itself ("curved", the paper's), or its first-order part ("straight")."""
     random_sign: bool = False
     """Upload g ± (g* − g) with a random sign, which has no mean error."""
     warm_start: bool = False
@@ -101,6 +106,7 @@ class Refiner(Defense):
         checks.flag("relative", self.relative)
         checks.number("floor", self.floor, 0, 10)
         checks.choice("granularity", self.granularity, GRANULARITIES)
+        checks.choice("upload", self.upload, UPLOADS)
         checks.flag("random_sign", self.random_sign)
         checks.flag("warm_start", self.warm_start)
         checks.flag("clamp", self.clamp)
@@ -125,6 +131,7 @@ class Refiner(Defense):
             element_power=1.0,
             relative=False,
             floor=0.0,
+            upload="curved",
         )
 
     def refine(
@@ -175,22 +182,26 @@ class Refiner(Defense):
         count = batch.y.numel()
         return batch.noise.fresh(count, batch.x.device).view(batch.y.shape)
 
-    def _begin(self, x: Tensor, ids: Tensor, key: Tensor) -> tuple[Tensor]:
-        noise = uniform(key, ids, tuple(x.shape[2:]), x.dtype)
-        return (start(self.start, x, noise, self.alpha, *self.input_range),)
+    def _begin(self, x: Tensor, ids: Tensor, noise: NoiseSource) -> tuple[Tensor, int]:
+        """Where the search starts, and how long it may last."""
+        known = None
+        if self.warm_start and len(self._memory):
+            found, earlier = self._memory.recall(ids.flatten())
+            if bool(found.all()):
+                return earlier.view_as(x), -(-self.iterations // 2)
+            known = found.view(*ids.shape, *(1 for _ in x.shape[2:]))
+
+        def blend(x: Tensor, ids: Tensor, key: Tensor) -> tuple[Tensor]:
+            drawn = uniform(key, ids, tuple(x.shape[2:]), x.dtype)
+            return (start(self.start, x, drawn, self.alpha, *self.input_range),)
+
+        (begin,) = self._captured("begin", blend, [x, ids, noise.key.to(x.device)])
+        return (begin if known is None else torch.where(known, earlier.view_as(x), begin)), self.iterations
 
     def _craft_chunk(
         self, task: Task, noise: NoiseSource, x: Tensor, y: Tensor, ids: Tensor
     ) -> tuple[Tensor, Tensor]:
-        (begin,) = self._captured("begin", self._begin, [x, ids, noise.key.to(x.device)])
-        iterations = self.iterations
-        if self.warm_start and len(self._memory):
-            known, robust = self._memory.recall(ids.flatten())
-            begin = torch.where(
-                known.view(*ids.shape, *(1 for _ in task.input_shape)), robust.view_as(begin), begin
-            )
-            if bool(known.all()):
-                iterations = -(-iterations // 2)
+        begin, iterations = self._begin(x, ids, noise)
         sign = x.new_ones(len(x))
         if self.random_sign:
             # A stream of its own: ids of samples use the positive numbers, fresh ones the small negative.
@@ -224,32 +235,30 @@ class Refiner(Defense):
         def gradient(data: Tensor) -> Tensor:
             return flatten(gradients(task, data, y, parameters=parameters))
 
+        def push(move: Tensor) -> Tensor:
+            return flatten(directional(task, x, y, move, parameters=parameters)[1])
+
         with tensor_float32(False):
             real = gradient(x)
         network = EvaluationNetwork.bundled(x.device) if self.network is None else self.network
-        problem = Problem(
-            gradient=gradient,
-            utility=utility(
-                task, parameters, real, tau=self.tau, element_power=self.element_power, relative=self.relative
-            ),
-            privacy=lambda data: noise_share(network, data, *self.input_range),
-            beta=self.beta,
-            floor=self.floor,
-        )
         low, high = self.input_range
+        kind = partial(Straight, real=x, push=push) if self.upload == "straight" else Curved
         with tensor_float32(True):
-            robust = solve(
-                problem,
-                begin,
-                solver=self.solver,
-                iterations=iterations,
-                step=self.step,
-                reach=0.5 * (high - low),
+            problem = kind(
+                gradient=gradient,
+                utility=utility(
+                    task, parameters, real, tau=self.tau, element_power=self.element_power, relative=self.relative
+                ),
+                privacy=lambda data: noise_share(network, data, low, high),
+                beta=self.beta,
+                floor=self.floor,
             )
+            reach = 0.5 * (high - low)
+            robust = solve(problem, begin, solver=self.solver, iterations=iterations, step=self.step, reach=reach)
         if self.clamp:
             robust = robust.clamp(low, high)
         with tensor_float32(False):
-            upload = gradient(robust)
+            upload = gradient(robust) if self.upload == "curved" else real + push(robust - x)
         if self.random_sign:
             upload = real + sign[:, None] * (upload - real)
         if self.epsilon is not None:

@@ -90,7 +90,7 @@ def _epoch(
         for ratio in RATIOS:
             mixed = mix(batch, ratio, draws).contiguous(memory_format=torch.channels_last)
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                predicted = network(mixed)
+                predicted = network(mixed).float()
             loss = F.mse_loss(predicted, torch.full_like(predicted, ratio))
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]

@@ -29,19 +29,19 @@ class Memory:
         if self._values is None or self._values.shape[1:] != values.shape[1:]:
             self._slots.clear()
             self._values = values.new_empty((self.capacity, *values.shape[1:]))
-        slots = torch.tensor([self._slot(i) for i in ids.tolist()], device=values.device)
-        # A batch larger than the memory gives one slot to several samples: its last owner keeps it.
-        self._values[slots] = values.detach()
-        owners = {slot: position for position, slot in enumerate(slots.tolist())}
-        last = torch.tensor(list(owners.values()), device=values.device)
-        self._values[slots[last]] = values.detach()[last]
+        # A slot or an id that comes twice belongs to its last position.
+        owners = {self._slot(sample): position for position, sample in enumerate(ids.tolist())}
+        slots = torch.tensor(list(owners), device=values.device)
+        chosen = values.detach()
+        if len(owners) < len(values):
+            chosen = chosen[torch.tensor(list(owners.values()), device=values.device)]
+        self._values[slots] = chosen
 
     def recall(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Which `ids [N]` are known, `[N]`, and their values `[N, ...]` (of no meaning where unknown)."""
         if self._values is None:
             raise LookupError("nothing was stored yet")
-        slots = [self._slots.get(i, -1) for i in ids.tolist()]
-        index = torch.tensor(slots, device=self._values.device)
+        index = torch.tensor([self._slots.get(sample, -1) for sample in ids.tolist()], device=self._values.device)
         return index >= 0, self._values[index.clamp_min(0)]
 
     def _slot(self, sample: int) -> int:

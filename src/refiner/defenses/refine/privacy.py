@@ -1,5 +1,8 @@
 """The privacy metric PM: the share of noise that the evaluation network sees in robust data (Section 3.3)."""
 
+import copy
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -9,6 +12,17 @@ from refiner.evaluation.network import EvaluationNetwork
 def noise_share(network: EvaluationNetwork, x: Tensor, low: float, high: float) -> Tensor:
     """PM of every victim, `[V]`: the mean of D over its batch `x [V, B, C, H, W]` with values in low..high."""
     pictures = x if (low, high) == (0.0, 1.0) else (x - low) / (high - low)
+    if not x.is_cuda:
+        return network(pictures).mean(1)
     # D moves by less than 0.01 in bfloat16; the gradient that leaves is never computed so.
-    with torch.autocast("cuda", torch.bfloat16, enabled=x.is_cuda):
-        return network(pictures).mean(1).to(x.dtype)
+    flat = pictures.flatten(0, 1).to(torch.bfloat16, memory_format=torch.channels_last)
+    return _quick(network)(flat).view(x.shape[:2]).mean(1).to(x.dtype)
+
+
+@lru_cache(maxsize=4)
+def _quick(network: EvaluationNetwork) -> EvaluationNetwork:
+    """A copy whose convolutions are in bfloat16, channels last: the GPU's fast way."""
+    quick = copy.deepcopy(network)
+    for layer in (quick.conv1, quick.conv2, quick.conv3):
+        layer.to(torch.bfloat16, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return quick

@@ -1,42 +1,13 @@
 """Solves Equation 2, min UM(x*) − β·PM(x*), for all victims at once and with work worth ι iterations."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from refiner.core.optim import GD, Adam, Optimizer, SignedAdam
-from refiner.defenses.refine.utility import Utility
+from refiner.defenses.refine.problem import Problem
 
 SOLVERS = ("descent", "adam", "signed", "conjugate")
 _TINY = 1e-30
-
-
-@dataclass(frozen=True)
-class Problem:
-    """One batch of victims: their gradient as a function of robust data, and the two metrics."""
-
-    gradient: Callable[[Tensor], Tensor]
-    """Robust data `[V, B, ...]` → gradients `[V, N]`; differentiable where its argument asks for it."""
-    utility: Utility
-    privacy: Callable[[Tensor], Tensor]
-    beta: float
-    floor: float
-    """Relative gradient distance below which the match has no say: nearer shows the picture."""
-
-    def slope(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """∂(UM − β·PM)/∂x, and the difference gradient(x) − target."""
-        with torch.enable_grad():
-            point = x.detach().requires_grad_()
-            difference = self.gradient(point) - self.utility.target
-            objective = self.utility.value(difference)
-            if self.floor:
-                objective = objective * (self.utility.distance(difference.detach()) > self.floor)
-            if self.beta:
-                objective = objective - self.beta * self.privacy(point)
-            (slope,) = torch.autograd.grad(objective.sum(), point)
-        return slope, difference.detach()
 
 
 def solve(problem: Problem, x: Tensor, *, solver: str, iterations: int, step: float, reach: float) -> Tensor:
@@ -50,7 +21,7 @@ def _first_order(problem: Problem, x: Tensor, iterations: int, solver: str, step
     optimizer: Optimizer = {"descent": GD, "adam": Adam, "signed": SignedAdam}[solver](lr=step)
     state = optimizer.init(x)
     for i in range(iterations):
-        slope, _ = problem.slope(x)
+        slope, _ = problem.slope(x, None)
         # Steps of a fixed length only settle if they shrink; plain descent is the paper's and keeps its step.
         scale = 1.0 if solver == "descent" else 1 - i / iterations
         x, state = optimizer.step(x, slope, state, lr_scale=scale)
@@ -63,11 +34,16 @@ def _conjugate(problem: Problem, x: Tensor, iterations: int, reach: float) -> Te
     With J·d known the utility is a parabola in the step t, and the best t has a closed form.
     """
     direction = previous = torch.zeros_like(x)
+    difference: Tensor | None = None
     for _ in range(iterations):
-        slope, difference = problem.slope(x)
+        slope, difference = problem.slope(x, difference)
         direction = _direction(slope, previous, direction)
-        t = _step(problem, x, slope, difference, direction, reach)
+        tallest = direction.abs().flatten(1).amax(1).clamp_min(_TINY)
+        probe = 0.1 * reach / tallest
+        along = problem.along(x, difference, _wide(probe, x) * direction) / probe[:, None]
+        t = _step(problem, slope, difference, direction, along).minimum(reach / tallest)
         x = x + _wide(t, x) * direction
+        difference = problem.moved(difference, t[:, None] * along)
         previous = slope
     return x
 
@@ -81,20 +57,13 @@ def _direction(slope: Tensor, previous: Tensor, direction: Tensor) -> Tensor:
     return torch.where(_wide(falls, slope), candidate, -slope)
 
 
-def _step(
-    problem: Problem, x: Tensor, slope: Tensor, difference: Tensor, direction: Tensor, reach: float
-) -> Tensor:
-    """The step `[V]` to the parabola's minimum, not past the floor, and no pixel further than `reach`."""
-    utility = problem.utility
-    tallest = direction.abs().flatten(1).amax(1).clamp_min(_TINY)
-    probe = 0.1 * reach / tallest
-    moved = problem.gradient((x + _wide(probe, x) * direction).detach()).detach() - utility.target
-    along = (moved - difference) / probe[:, None]
-    curvature = utility.value(along).clamp_min(_TINY)
+def _step(problem: Problem, slope: Tensor, difference: Tensor, direction: Tensor, along: Tensor) -> Tensor:
+    """The step `[V]` to the parabola's minimum, and not past the floor."""
+    curvature = problem.utility.value(along).clamp_min(_TINY)
     t = -_dot(slope, direction) / (2 * curvature)
     if problem.floor:
         t = torch.minimum(t, _to_floor(problem, difference, along))
-    return torch.minimum(t, reach / tallest).clamp_min(0)
+    return t.clamp_min(0)
 
 
 def _to_floor(problem: Problem, difference: Tensor, along: Tensor) -> Tensor:

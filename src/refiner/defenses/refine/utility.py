@@ -24,9 +24,9 @@ class Utility:
         """UM of every victim, `[V]`, for `difference = gradient − target`."""
         return (self.weight * difference).square().sum(1) * self.scale
 
-    def inner(self, a: Tensor, b: Tensor) -> Tensor:
-        """The scalar product that belongs to `value`: value(d) = inner(d, d)."""
-        return (self.weight.square() * a * b).sum(1) * self.scale
+    def slope(self, difference: Tensor) -> Tensor:
+        """∂UM/∂gradient, `[V, N]`."""
+        return 2 * self.scale[:, None] * self.weight.square() * difference
 
     def distance(self, difference: Tensor) -> Tensor:
         """Plain relative distance ‖gradient − target‖ / ‖target‖ of every victim."""
