@@ -37,8 +37,12 @@ def train(
     model_name: str = "lenet",
     every: int = 1000,
     label: str = "",
+    known: bool = True,
 ) -> list[tuple[int, float]]:
-    """Accuracies along the training; each client draws 128 of its own samples a round."""
+    """Accuracies along the training; each client draws 128 of its own samples a round.
+
+    Samples that are `known` by their ids keep their noise for the whole training.
+    """
     x, y, x_test, y_test = data
     torch.manual_seed(seed)
     model = build(model_name).to(x.device)
@@ -53,7 +57,7 @@ def train(
     for number in range(1, rounds + 1):
         pick = torch.randint(share, (clients, 128), generator=draws, device=x.device)
         ids = shuffled.gather(1, pick)
-        update = defense.protect(task, x[ids], y[ids], ids=ids)
+        update = defense.protect(task, x[ids], y[ids], ids=ids if known else None)
         step = unflatten(task, update.flat().mean(0, keepdim=True))
         with torch.no_grad():
             for name in task.names:

@@ -69,6 +69,10 @@ def measure(name: str, device: str, clients: int, batch: int, **settings: object
         with tensor_float32(True):
             return (flatten(gradients(task, data, y)),)
 
+    def exact(data: Tensor) -> tuple[Tensor]:
+        with tensor_float32(False):
+            return (flatten(gradients(task, data, y)),)
+
     def privacy(data: Tensor) -> tuple[Tensor]:
         with torch.enable_grad(), tensor_float32(True):
             point = data.detach().requires_grad_()
@@ -82,16 +86,19 @@ def measure(name: str, device: str, clients: int, batch: int, **settings: object
         base = peak(lambda: plain(x)) + peak(lambda: privacy(x))
         row |= {"peak_mib": round(memory), "peak_ratio": round(memory / base, 2)}
     s1 = timed(lambda: replay("plain", plain, [x]), device)
+    exact_s1 = timed(lambda: replay("exact", exact, [x]), device)
     s2 = timed(lambda: replay("privacy", privacy, [x]), device)
     c = timed(lambda: cold.protect(task, x, y, ids=ids), device)
     w = timed(lambda: warm.protect(task, x, y, ids=ids), device)
     bound = iterations * (2 * s1 + s2)
     return row | {
         "s1_ms": round(s1, 3),
+        "s1_full_float32_ms": round(exact_s1, 3),
         "s2_ms": round(s2, 3),
         "bound_ms": round(bound, 2),
         "refiner_ms": round(c, 2),
         "refiner_over_bound": round(c / bound, 2),
+        "refiner_over_full_float32_bound": round(c / (iterations * (2 * exact_s1 + s2)), 2),
         "warm_ms": round(w, 2),
         "warm_over_cold": round(w / c, 2),
         "paper_a10_ms": PAPER_MS[name],

@@ -36,7 +36,9 @@ VARIANTS: dict[str, Defense] = {
     "default, no floor": Refiner(floor=0.0),
     "default, element weight": Refiner(element_power=1.0),
     "default, ½ element weight": Refiner(element_power=0.5),
-    "default, floor 0.36": Refiner(floor=0.36),
+    "default, warm": Refiner(warm_start=True, remember=50_000),
+    "no steps, fresh": Refiner(iterations=0),
+    "no steps, ε 0.1": Refiner(iterations=0, epsilon=0.1),
     "no steps": Refiner(iterations=0),
     "no steps, α 2": Refiner(iterations=0, alpha=2.0),
     "curved, no steps": Refiner(upload="curved", iterations=0),
@@ -174,6 +176,7 @@ def main() -> None:
                 rate=options.rate,
                 seed=options.seed,
                 label=name,
+                known=not name.endswith("fresh"),
             )
             spent = round(time.perf_counter() - began)
             note(

@@ -37,6 +37,25 @@ class Captured:
         return recording.replay(inputs)
 
 
+def beside(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """Start `work` on a branch of its own while a CUDA graph is recorded, and give back how to join it.
+
+    Elsewhere the work is simply done when it is joined.
+    """
+    if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+        return work
+    main, branch = torch.cuda.current_stream(), torch.cuda.Stream()
+    branch.wait_stream(main)
+    with torch.cuda.stream(branch):
+        result = work()
+
+    def join() -> Tensor:
+        main.wait_stream(branch)
+        return result
+
+    return join
+
+
 class _Recording:
     def __init__(self, function: Function, inputs: Sequence[Tensor]) -> None:
         self.inputs = [t.detach().clone() for t in inputs]

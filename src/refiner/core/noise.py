@@ -1,6 +1,6 @@
 """Uniform noise from a secret key: one stream a sample, the same on every device and in every chunk.
 
-The stream is ChaCha20 in plain tensor operations. A key from the operating system keeps the noise from a
+The stream is ChaCha with 12 rounds in plain tensor operations. A key from the operating system keeps the noise from a
 server; a stream for each sample id lets a client repeat the noise of a sample without storing it, so that
 many uploads of one picture can't be averaged.
 """
@@ -17,6 +17,7 @@ from refiner.errors import SettingError
 _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)
 _ROTATIONS = ((0, 1, 3, 16), (2, 3, 1, 12), (0, 1, 3, 8), (2, 3, 1, 7))
 _WORDS = 16
+_ROUNDS = 12
 
 
 class NoiseSource:
@@ -55,14 +56,14 @@ class NoiseSource:
 def uniform(key: Tensor, ids: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
     """`NoiseSource.uniform` as a function of tensors alone; `key` is a source's `key`."""
     count = math.prod(shape)
-    words = _chacha20(key, ids.flatten(), -(-count // _WORDS))[:, :count]
+    words = _chacha(key, ids.flatten(), -(-count // _WORDS))[:, :count]
     # The upper 24 bits are what a float32 holds exactly.
     values = ((words >> 8) & 0xFFFFFF).to(dtype) / 2**24
     return values.view(*ids.shape, *shape)
 
 
-def _chacha20(key: Tensor, ids: Tensor, blocks: int) -> Tensor:
-    """`blocks` blocks of 16 words for each id: `[N, 16 · blocks]` of int32 (RFC 8439, the id in the nonce)."""
+def _chacha(key: Tensor, ids: Tensor, blocks: int, rounds: int = _ROUNDS) -> Tensor:
+    """`blocks` blocks of 16 words for each id: `[N, 16 · blocks]` of int32 (the layout of RFC 8439, the id in the nonce)."""
     wide = (4, len(ids), blocks)
     counter = torch.arange(blocks, dtype=torch.int32, device=ids.device)
     low, high = _halves(ids)
@@ -71,7 +72,7 @@ def _chacha20(key: Tensor, ids: Tensor, blocks: int) -> Tensor:
     # A row holds four words of the state, so that one operation does all four columns of a round.
     start = [row.view(4, 1, 1).expand(wide) for row in key.split(4)] + [last]
     rows = list(start)
-    for _ in range(10):
+    for _ in range(rounds // 2):
         for turn in (1, -1):
             for left, right, other, bits in _ROTATIONS:
                 rows[left] = rows[left] + rows[right]

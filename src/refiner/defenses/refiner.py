@@ -65,8 +65,9 @@ class Refiner(Defense):
     """Power of the element weight |g·θ|: 1 is the paper's equation, ½ its sentence, 0 switches it off."""
     relative: bool = True
     """Whether UM is a share of its value for a zero gradient; the paper's raw UM is of the order 1e-7."""
-    floor: float = 0.4
-    """Relative gradient distance at which the match ends, since a nearer one shows the picture; 0 for none."""
+    floor: float = 0.43
+    """Relative gradient distance at which the match ends, since a nearer one shows the picture; 0 for none.
+    For a batch it is divided by √B, as the errors of B samples alone would average."""
     granularity: str = "batch"
     """Match the gradient of each "batch" as one, or of each "sample" alone and upload the mean."""
     upload: str = "straight"
@@ -238,11 +239,13 @@ class Refiner(Defense):
         def push(move: Tensor) -> Tensor:
             return flatten(directional(task, x, y, move, parameters=parameters)[1])
 
-        with tensor_float32(False):
-            real = gradient(x)
         network = EvaluationNetwork.bundled(x.device) if self.network is None else self.network
         low, high = self.input_range
-        kind = partial(Straight, real=x, push=push) if self.upload == "straight" else Curved
+        point = x.detach().requires_grad_(self.upload == "straight" and iterations > 0)
+        with torch.enable_grad(), tensor_float32(False):
+            recorded = gradient(point)
+        real = recorded.detach()
+        kind = partial(Straight, point=point, recorded=recorded) if self.upload == "straight" else Curved
         with tensor_float32(True):
             problem = kind(
                 gradient=gradient,
@@ -251,7 +254,7 @@ class Refiner(Defense):
                 ),
                 privacy=lambda data: noise_share(network, data, low, high),
                 beta=self.beta,
-                floor=self.floor,
+                floor=self.floor / x.shape[1] ** 0.5,
             )
             reach = 0.5 * (high - low)
             robust = solve(problem, begin, solver=self.solver, iterations=iterations, step=self.step, reach=reach)

@@ -41,10 +41,9 @@ class EvaluationNetwork(nn.Module):
         hidden = torch.relu(self.conv1(flat))
         hidden = torch.relu(self.conv2(hidden))
         hidden = torch.relu(self.conv3(hidden))
-        logits: Tensor = self.linear(hidden.mean((2, 3)))
-        return torch.sigmoid(logits.float() if logits.dtype == torch.bfloat16 else logits).view(
-            images.shape[:-3]
-        )
+        # The mean and the linear layer keep full precision where the convolutions are in bfloat16.
+        logits: Tensor = self.linear(hidden.mean((2, 3), dtype=self.linear.weight.dtype))
+        return torch.sigmoid(logits).view(images.shape[:-3])
 
     @staticmethod
     def check(shape: tuple[int, ...]) -> None:

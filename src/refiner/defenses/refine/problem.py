@@ -6,11 +6,12 @@ The gradient of robust data is taken as it is ("curved"), or as its first-order 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from refiner.core.capture import beside
 from refiner.defenses.refine.utility import Utility
 
 
@@ -42,13 +43,18 @@ class Problem(ABC):
         """Whether UM still has a say, for every victim."""
         return (self.utility.distance(difference) > self.floor).to(difference.dtype) if self.floor else 1.0
 
-    def _privacy_slope(self, x: Tensor) -> Tensor | float:
-        if not self.beta:
-            return 0.0
+    def _privacy_slope(self, x: Tensor) -> Tensor:
         with torch.enable_grad():
             point = x.detach().requires_grad_()
             (slope,) = torch.autograd.grad(self.privacy(point).sum(), point)
         return -self.beta * slope
+
+    def _with_privacy(self, x: Tensor, utility_slope: Callable[[], Tensor]) -> Tensor:
+        """The slope of both metrics; they share nothing, so on a GPU they are computed side by side."""
+        if not self.beta:
+            return utility_slope()
+        privacy_slope = beside(lambda: self._privacy_slope(x))
+        return utility_slope() + privacy_slope()
 
 
 @dataclass(frozen=True)
@@ -56,12 +62,18 @@ class Curved(Problem):
     """The gradient of robust data as it is."""
 
     def slope(self, x: Tensor, difference: Tensor | None) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            point = x.detach().requires_grad_()
-            now = self.gradient(point) - self.utility.target
-            objective = self.utility.value(now) * self._say(now.detach())
-            (slope,) = torch.autograd.grad(objective.sum(), point)
-        return slope + self._privacy_slope(x), now.detach()
+        now: list[Tensor] = []
+
+        def utility_slope() -> Tensor:
+            with torch.enable_grad():
+                point = x.detach().requires_grad_()
+                found = self.gradient(point) - self.utility.target
+                now.append(found.detach())
+                objective = self.utility.value(found) * self._say(found.detach())
+                (slope,) = torch.autograd.grad(objective.sum(), point)
+            return slope
+
+        return self._with_privacy(x, utility_slope), now[0]
 
     def along(self, x: Tensor, difference: Tensor, move: Tensor) -> Tensor:
         with torch.no_grad():
@@ -73,34 +85,42 @@ class Curved(Problem):
 
 @dataclass(frozen=True)
 class Straight(Problem):
-    """The gradient's first-order expansion about the real data."""
+    """The gradient's first-order expansion about the real data `point`.
 
-    real: Tensor
-    push: Callable[[Tensor], Tensor]
-    """J·v, exactly."""
-    _point: Tensor = field(init=False)
-    _real_gradient: Tensor = field(init=False)
+    `recorded` is the real gradient with its graph: every product with the transposed Jacobian is a walk back
+    through the same graph.
+    """
 
-    def __post_init__(self) -> None:
-        # Recorded once: every product with the transposed Jacobian is a walk back through the same graph.
-        with torch.enable_grad():
-            point = self.real.detach().requires_grad_()
-            object.__setattr__(self, "_point", point)
-            object.__setattr__(self, "_real_gradient", self.gradient(point))
+    point: Tensor
+    recorded: Tensor
 
     def slope(self, x: Tensor, difference: Tensor | None) -> tuple[Tensor, Tensor]:
-        now = self.push(x - self.real) if difference is None else difference
-        pull = self.utility.slope(now) * _column(self._say(now))
-        (slope,) = torch.autograd.grad(self._real_gradient, self._point, grad_outputs=pull, retain_graph=True)
-        return slope + self._privacy_slope(x), now
+        now = self._start(x) if difference is None else difference
+
+        def utility_slope() -> Tensor:
+            pull = self.utility.slope(now) * _column(self._say(now))
+            (slope,) = torch.autograd.grad(self.recorded, self.point, grad_outputs=pull, retain_graph=True)
+            return slope
+
+        return self._with_privacy(x, utility_slope), now
 
     def along(self, x: Tensor, difference: Tensor, move: Tensor) -> Tensor:
-        # A finite difference about the real data: half the cost of the exact product, and it only sets a step.
+        # A finite difference is half the cost of the exact product, and it only steers the search.
         with torch.no_grad():
-            return self.gradient(self.real + move) - self._real_gradient.detach()
+            return self.gradient(self.point.detach() + move) - self.utility.target
+
+    def _start(self, x: Tensor) -> Tensor:
+        move = x - self.point.detach()
+        probe = 0.05 / move.abs().flatten(1).amax(1).clamp_min(1e-30)
+        return self.along(x, x, wide(probe, move) * move) / probe[:, None]
 
     def moved(self, difference: Tensor, change: Tensor) -> Tensor | None:
         return difference + change
+
+
+def wide(value: Tensor, like: Tensor) -> Tensor:
+    """One number a victim, `[V]`, with as many axes as `like [V, ...]`."""
+    return value.view(-1, *(1 for _ in like.shape[1:]))
 
 
 def _column(value: Tensor | float) -> Tensor | float:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from refiner.core.optim import GD, Adam, Optimizer, SignedAdam
-from refiner.defenses.refine.problem import Problem
+from refiner.defenses.refine.problem import Problem, wide
 
 SOLVERS = ("descent", "adam", "signed", "conjugate")
 _TINY = 1e-30
@@ -40,9 +40,9 @@ def _conjugate(problem: Problem, x: Tensor, iterations: int, reach: float) -> Te
         direction = _direction(slope, previous, direction)
         tallest = direction.abs().flatten(1).amax(1).clamp_min(_TINY)
         probe = 0.1 * reach / tallest
-        along = problem.along(x, difference, _wide(probe, x) * direction) / probe[:, None]
+        along = problem.along(x, difference, wide(probe, x) * direction) / probe[:, None]
         t = _step(problem, slope, difference, direction, along).minimum(reach / tallest)
-        x = x + _wide(t, x) * direction
+        x = x + wide(t, x) * direction
         difference = problem.moved(difference, t[:, None] * along)
         previous = slope
     return x
@@ -52,9 +52,9 @@ def _direction(slope: Tensor, previous: Tensor, direction: Tensor) -> Tensor:
     """Polak and Ribière's direction, never with a negative share, steepest descent where it would rise."""
     share = (_dot(slope, slope - previous) / _dot(previous, previous).clamp_min(_TINY)).clamp_min(0)
     # Before the first step `previous` and `direction` are zero, and so is what the share multiplies.
-    candidate = _wide(share, slope) * direction - slope
+    candidate = wide(share, slope) * direction - slope
     falls = _dot(candidate, slope) < 0
-    return torch.where(_wide(falls, slope), candidate, -slope)
+    return torch.where(wide(falls, slope), candidate, -slope)
 
 
 def _step(problem: Problem, slope: Tensor, difference: Tensor, direction: Tensor, along: Tensor) -> Tensor:
@@ -80,7 +80,3 @@ def _to_floor(problem: Problem, difference: Tensor, along: Tensor) -> Tensor:
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
     return (a * b).flatten(1).sum(1)
-
-
-def _wide(value: Tensor, like: Tensor) -> Tensor:
-    return value.view(-1, *(1 for _ in like.shape[1:]))
