@@ -1,4 +1,4 @@
-"""What Refiner costs: time against the paper's bound ι(2·S1 + S2), and peak memory, for every model at B = 128.
+"""What Refiner costs: time against the paper's bound ι(2·S1 + S2), and peak memory, at B = 128.
 
     python benchmarks/refine_cost.py [--models lenet vit] [--out cost.json]
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from federated import pixels, train
-from inverting import blind_guesses, invert, psnr
 from torch import Tensor
 
+from federated import pixels, train
+from inverting import blind_guesses, invert, psnr
 from refiner.core import Task
 from refiner.data import load_dataset
 from refiner.defenses import Defense, NoDefense, Refiner
@@ -63,7 +63,7 @@ def look(task: Task, defense: Defense, x: Tensor, y: Tensor) -> dict[str, float]
         "cosine": float(torch.cosine_similarity(upload, real).mean()),
     }
     if isinstance(defense, Refiner):
-        robust = defense.refine(task, x, y, seed=0)
+        robust, _ = defense.refine(task, x, y, seed=0)
         network = EvaluationNetwork.bundled(x.device)
         row["MSE(x*, x)"] = float((robust - x).square().mean())
         row["D(x*)"] = float(network.score(robust.flatten(0, 1)).mean())
@@ -82,7 +82,7 @@ def uploads(task: Task, defense: Defense, x: Tensor, y: Tensor, count: int, know
 def attack(
     task: Task, observed: dict[str, Tensor], labels: Tensor, truth: Tensor, tune: int, steps: int
 ) -> dict[str, dict[str, float]]:
-    """PSNR of every variant; its TV weight is the best on the first `tune` victims and reported on the rest."""
+    """PSNR of every variant on all but the first `tune` victims, on which its TV weight is chosen."""
     names = list(observed)
     grid = torch.tensor(TV, device=truth.device)
     tuning = torch.cat([observed[n][:tune].repeat_interleave(len(TV), 0) for n in names])

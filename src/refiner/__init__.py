@@ -1,0 +1,35 @@
+"""refiner keeps a federated-learning client's data out of its gradients, and shows how much still leaks."""
+
+from refiner._version import __version__
+from refiner.adopt import backward
+from refiner.core import Task, Update, flatten, gradients
+from refiner.data import load_sample
+from refiner.defenses import Defense, NoDefense, Refiner
+from refiner.errors import DataError, ProtectionError, RefinerError, SettingError, UnsupportedModelError
+from refiner.evaluation import EvaluationNetwork
+from refiner.models import LeNet, ResNet, ViT, resnet10, resnet18, resnet34
+
+__all__ = [
+    "DataError",
+    "Defense",
+    "EvaluationNetwork",
+    "LeNet",
+    "NoDefense",
+    "ProtectionError",
+    "Refiner",
+    "RefinerError",
+    "ResNet",
+    "SettingError",
+    "Task",
+    "UnsupportedModelError",
+    "Update",
+    "ViT",
+    "__version__",
+    "backward",
+    "flatten",
+    "gradients",
+    "load_sample",
+    "resnet10",
+    "resnet18",
+    "resnet34",
+]

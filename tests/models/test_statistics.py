@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from refiner.errors import DataError, SettingError, UnsupportedModelError
 from refiner.models import LeNet, recalibrate, resnet10
-from refiner.models.norms import BatchNorm
 
 
 def copy(model: nn.Module) -> dict[str, Tensor]:
@@ -19,9 +18,8 @@ def same(model: nn.Module, before: dict[str, Tensor]) -> bool:
     return all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-@pytest.mark.parametrize("kind", [BatchNorm, nn.BatchNorm2d])
-def test_equals_direct_mean_and_variance(kind: type[nn.BatchNorm2d]) -> None:
-    model = nn.Sequential(kind(3)).double()
+def test_equals_direct_mean_and_variance() -> None:
+    model = nn.Sequential(nn.BatchNorm2d(3)).double()
     model(torch.rand(5, 3, 4, 4, dtype=torch.float64))  # old statistics, to be forgotten
     batches = [torch.randn(size, 3, 4, 4, dtype=torch.float64) * 3 + 1 for size in (4, 4, 2)]
     recalibrate(model, batches)
@@ -42,7 +40,7 @@ def test_deeper_layers_see_batch_normalised_inputs() -> None:
 
 
 def test_momentum_gives_exponential_averages() -> None:
-    model, x = nn.Sequential(BatchNorm(3)), torch.rand(4, 3, 4, 4)
+    model, x = nn.Sequential(nn.BatchNorm2d(3)), torch.rand(4, 3, 4, 4)
     recalibrate(model, [x], momentum=0.25)
     torch.testing.assert_close(model[0].running_mean, 0.25 * x.mean((0, 2, 3)))
 
@@ -56,11 +54,11 @@ def test_parameters_flags_and_momentum_stay() -> None:
     assert flags == [module.training for module in model.modules()]
     assert all(torch.equal(value, before[name]) for name, value in model.named_parameters())
     assert all(value.grad is None for value in model.parameters())
-    assert {m.momentum for m in model.modules() if isinstance(m, BatchNorm)} == {0.1}
+    assert {m.momentum for m in model.modules() if isinstance(m, nn.BatchNorm2d)} == {0.1}
 
 
 def test_dropout_does_not_colour_the_statistics() -> None:
-    model, x = nn.Sequential(nn.Dropout(0.5), BatchNorm(3)).train(), torch.rand(4, 3, 4, 4)
+    model, x = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm2d(3)).train(), torch.rand(4, 3, 4, 4)
     recalibrate(model, [x])
     torch.testing.assert_close(model[1].running_mean, x.mean((0, 2, 3)))
     assert model[0].training
@@ -88,7 +86,7 @@ def test_a_failure_restores_everything(batches: list[Tensor], error: type[Except
         recalibrate(model, batches)
     assert same(model, before)
     assert all(module.training for module in model.modules())
-    assert {m.momentum for m in model.modules() if isinstance(m, BatchNorm)} == {0.1}
+    assert {m.momentum for m in model.modules() if isinstance(m, nn.BatchNorm2d)} == {0.1}
 
 
 @pytest.mark.parametrize(

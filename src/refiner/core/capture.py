@@ -1,4 +1,4 @@
-"""CUDA graphs: a call whose shapes come back is recorded once and then replayed, without Python in between."""
+"""CUDA graphs: a call whose shapes come back is recorded once and replayed, without Python in between."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -10,7 +10,7 @@ Function = Callable[..., tuple[Tensor, ...]]
 
 
 class Captured:
-    """Replays functions of tensors on the GPU: eager the first time, recorded the second, replayed after that.
+    """Replays functions of tensors on the GPU: eager the first time, recorded the second, then replayed.
 
     A function must depend on its tensors alone, and on nothing on the host that changes. The last `capacity`
     recordings are kept; each holds the memory of its call.
@@ -18,23 +18,24 @@ class Captured:
 
     def __init__(self, capacity: int = 4) -> None:
         self.capacity = capacity
-        self._seen: OrderedDict[Hashable, _Recording | None] = OrderedDict()
+        self._seen: OrderedDict[Hashable, _Recording | Function] = OrderedDict()
 
     def __call__(self, key: Hashable, function: Function, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """`function(*inputs)`; `key` names the function, shapes and types are added to it here."""
         if not all(t.is_cuda for t in inputs):
             return function(*inputs)
         full = (key, tuple((t.shape, t.dtype, t.device) for t in inputs))
-        if full not in self._seen:
-            self._seen[full] = None
+        held = self._seen.get(full)
+        if held is None:
+            # Kept, so that nothing that the key names by its address can be freed and come back as another.
+            self._seen[full] = function
             if len(self._seen) > self.capacity:
                 self._seen.popitem(last=False)
             return function(*inputs)
         self._seen.move_to_end(full)
-        recording = self._seen[full]
-        if recording is None:
-            recording = self._seen[full] = _Recording(function, inputs)
-        return recording.replay(inputs)
+        if not isinstance(held, _Recording):
+            held = self._seen[full] = _Recording(held, inputs)
+        return held.replay(inputs)
 
 
 def beside(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
@@ -44,7 +45,7 @@ def beside(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
     """
     if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
         return work
-    main, branch = torch.cuda.current_stream(), torch.cuda.Stream()
+    main, branch = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     branch.wait_stream(main)
     with torch.cuda.stream(branch):
         result = work()
@@ -58,8 +59,9 @@ def beside(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
 
 class _Recording:
     def __init__(self, function: Function, inputs: Sequence[Tensor]) -> None:
+        self.function = function
         self.inputs = [t.detach().clone() for t in inputs]
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             # Libraries choose their kernels and workspaces now: inside a recording they can't.

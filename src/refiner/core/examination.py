@@ -13,6 +13,8 @@ _REMEDIES: tuple[tuple[type[nn.Module], str], ...] = (
     (nn.SyncBatchNorm, "use nn.BatchNorm2d or nn.GroupNorm"),
     (nn.RNNBase, "use an nn.RNNCell, nn.GRUCell or nn.LSTMCell in a loop, or attention"),
 )
+# Wide enough for a part that is always in float32, as the softmax of some transformers is.
+_TOLERANCE, _LOOSE_TOLERANCE = 1e-4, 0.05
 _REMEDY = "replace it by operations that have second derivatives and keep no state"
 
 
@@ -61,6 +63,7 @@ def twice(
     loss: Callable[[Tensor], Tensor],
 ) -> None:
     """Refuse a model whose victim-batched gradient has no derivative with respect to the input."""
+    state, example = _wide(model, state, example, loss)
     inputs = _calls(model, state, example)
     parameters = {name: state[name] for name in names}
 
@@ -70,15 +73,30 @@ def twice(
     failure = _second_order(objective, parameters, (example,))
     if failure is None:
         return
+    # Tied tensors have one name in the model, and another in a module.
+    values = {id(t): state[k] for k, t in (*model.named_parameters(), *model.named_buffers())}
     # The innermost module that fails alone is the one to name: children come before their parents.
     for name, module in reversed(list(model.named_modules())):
         if name in inputs:
-            own = {k: state[f"{name}.{k}" if name else k] for k, _ in module.named_parameters()}
-            rest = {k: state[f"{name}.{k}" if name else k] for k, _ in module.named_buffers()}
+            own = {k: values[id(p)] for k, p in module.named_parameters()}
+            rest = {k: values[id(b)] for k, b in module.named_buffers()}
             reason = _second_order(_scalar(module, rest), own, inputs[name])
             if reason is not None:
                 raise _refusal(name, module, reason)
     raise _refusal("", model, failure)
+
+
+def _wide(
+    model: nn.Module, state: Mapping[str, Tensor], example: Tensor, loss: Callable[[Tensor], Tensor]
+) -> tuple[Mapping[str, Tensor], Tensor]:
+    """State and example in float64 where the model runs in it: a fault stands out there from rounding."""
+    try:
+        wide = {name: value.double() if value.is_floating_point() else value for name, value in state.items()}
+        with torch.no_grad():
+            loss(torch.func.functional_call(model, dict(wide), (example.double(),)))
+    except (RuntimeError, TypeError):
+        return state, example
+    return wide, example.double()
 
 
 def _scalar(module: nn.Module, rest: Mapping[str, Tensor]) -> Callable[..., Tensor]:
@@ -114,7 +132,8 @@ def _second_order(
         return _line(error)
     # Some fused operations have a second derivative that is wrong under vmap, and say nothing.
     for many, one in zip(batched, alone, strict=True):
-        if many is not None and one is not None and (many[0] - one).norm() > 0.05 * one.norm():
+        allowed = _TOLERANCE if one is not None and one.dtype == torch.float64 else _LOOSE_TOLERANCE
+        if many is not None and one is not None and (many[0] - one).norm() > allowed * one.norm():
             return "its second derivative is wrong when victims are batched"
     return None
 
@@ -128,8 +147,9 @@ def _alone(
     leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
     over = list(leaves.values()) or wanted
     outputs = torch.autograd.grad(objective(leaves, *single), over, create_graph=True, materialize_grads=True)
-    total = torch.stack([t.square().sum() for t in outputs]).sum()
-    return torch.autograd.grad(total, wanted, allow_unused=True)
+    # All the way back: `torch.autograd.grad` leaves out the node that says "not twice".
+    torch.stack([t.square().sum() for t in outputs]).sum().backward()  # type: ignore[no-untyped-call]
+    return tuple(t.grad for t in wanted)
 
 
 def _calls(model: nn.Module, state: Mapping[str, Tensor], example: Tensor) -> dict[str, tuple[Tensor, ...]]:

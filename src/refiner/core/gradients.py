@@ -50,7 +50,7 @@ def directional(
         return {name: g[None] for name, g in one(values, data[0], y[0]).items()}
 
     with torch.no_grad():
-        value, along = torch.func.jvp(gradient, (x,), (tangent,))
+        value, along, *_ = torch.func.jvp(gradient, (x,), (tangent,))
     return value, along
 
 
@@ -71,7 +71,7 @@ def _chunk(task: Task, parameters: Parameters, x: Tensor, y: Tensor) -> Gradient
 
 def _chunks(chunk: int | None, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     size = len(tensors[0]) if chunk is None else chunk
-    return zip(*(t.split(size) for t in tensors), strict=True)
+    return zip(*(torch.split(t, size) for t in tensors), strict=True)
 
 
 def flatten(gradient: Mapping[str, Tensor]) -> Tensor:
@@ -85,5 +85,5 @@ def flatten(gradient: Mapping[str, Tensor]) -> Tensor:
 
 def unflatten(task: Task, flat: Tensor) -> Gradients:
     """The inverse of `flatten` for a task's parameters."""
-    pieces = flat.split([task.shapes[name].numel() for name in task.names], dim=1)
+    pieces = torch.split(flat, [task.shapes[name].numel() for name in task.names], dim=1)
     return {name: piece.view(-1, *task.shapes[name]) for name, piece in zip(task.names, pieces, strict=True)}

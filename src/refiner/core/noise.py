@@ -1,8 +1,8 @@
 """Uniform noise from a secret key: one stream a sample, the same on every device and in every chunk.
 
-The stream is ChaCha with 12 rounds in plain tensor operations. A key from the operating system keeps the noise from a
-server; a stream for each sample id lets a client repeat the noise of a sample without storing it, so that
-many uploads of one picture can't be averaged.
+The stream is ChaCha with 12 rounds in plain tensor operations. A key from the operating system keeps the
+noise from a server; a stream for each sample id lets a client repeat the noise of a sample without storing
+it, so that many uploads of one picture can't be averaged.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ class NoiseSource:
     """Noise for samples by id, from a 32-byte key; without key and seed the key comes from the system.
 
     >>> ids = torch.tensor([7, 8])
-    >>> a, b = NoiseSource(seed=0).uniform(ids, (3, 32, 32)), NoiseSource(seed=0).uniform(ids[1:], (3, 32, 32))
+    >>> a, b = (NoiseSource(seed=0).uniform(some, (3, 32, 32)) for some in (ids, ids[1:]))
     >>> torch.equal(a[1], b[0]), bool((a >= 0).all() and (a < 1).all())
     (True, True)
     """
@@ -63,14 +63,14 @@ def uniform(key: Tensor, ids: Tensor, shape: tuple[int, ...], dtype: torch.dtype
 
 
 def _chacha(key: Tensor, ids: Tensor, blocks: int, rounds: int = _ROUNDS) -> Tensor:
-    """`blocks` blocks of 16 words for each id: `[N, 16 · blocks]` of int32 (the layout of RFC 8439, the id in the nonce)."""
+    """Blocks of 16 words for each id, `[N, 16 · blocks]` of int32: as RFC 8439, the id in the nonce."""
     wide = (4, len(ids), blocks)
     counter = torch.arange(blocks, dtype=torch.int32, device=ids.device)
     low, high = _halves(ids)
     last = torch.stack([counter.expand(wide[1:]), torch.zeros_like(counter).expand(wide[1:])])
     last = torch.cat([last, torch.stack([low, high])[:, :, None].expand(2, *wide[1:])])
     # A row holds four words of the state, so that one operation does all four columns of a round.
-    start = [row.view(4, 1, 1).expand(wide) for row in key.split(4)] + [last]
+    start = [row.view(4, 1, 1).expand(wide) for row in key.view(3, 4)] + [last]
     rows = list(start)
     for _ in range(rounds // 2):
         for turn in (1, -1):

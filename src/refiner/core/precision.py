@@ -1,4 +1,4 @@
-"""Which float32 the GPU computes with: full for what leaves a client, TF32 where only a search is at stake."""
+"""Which float32 the GPU computes with: full for what leaves a client, TF32 where it only steers a search."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -87,6 +87,10 @@ class Task:
         """The loss of one victim's batch, a pure function of its three arguments."""
         return self.loss_function(self.scores(parameters, x), y)
 
+    def fixed(self) -> dict[str, Tensor]:
+        """What the model holds beside its trainable parameters: frozen ones and buffers, as they are now."""
+        return {name: value for name, value in self._state().items() if name not in self.shapes}
+
     def _state(self) -> dict[str, Tensor]:
         live = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
         return {name: value.detach() for name, value in live.items() if name not in self._dropped}
@@ -94,9 +98,14 @@ class Task:
 
 def _pure(model: nn.Module) -> nn.Module:
     """The model's structure without its tensors: in evaluation mode, without running statistics."""
-    pure = copy.deepcopy(model).eval()
+    # Shapes in place of values, one for each tensor: `.to("meta")` would untie tied weights.
+    shapes: dict[int, object] = {id(b): b.detach().to("meta") for b in model.buffers()}
+    shapes |= {
+        id(p): nn.Parameter(p.detach().to("meta"), requires_grad=p.requires_grad) for p in model.parameters()
+    }
+    pure = copy.deepcopy(model, shapes).eval()
     norms.write_out(pure)
-    return pure.to("meta")
+    return pure
 
 
 def _direct(model: nn.Module, name: str) -> list[str]:

@@ -65,7 +65,8 @@ class Update:
         return torch.cat([t.flatten(1) for t in self.tensors.values()], dim=1)
 
     def __repr__(self) -> str:
-        return f"Update({self.defense}, victims={self.victims}, samples={self.samples}, parameters={len(self.tensors)})"
+        size = f"victims={self.victims}, samples={self.samples}, parameters={len(self.tensors)}"
+        return f"Update({self.defense}, {size})"
 
     def save(self, path: Path) -> None:
         """Write it as one safetensors file."""

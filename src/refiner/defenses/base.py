@@ -1,12 +1,14 @@
 """What every defence is: settings, and one way in that lets nothing out unless it is protected."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import ClassVar, final
 
 import torch
 from torch import Tensor
 
+from refiner import checks
 from refiner.core.gradients import Gradients
 from refiner.core.noise import NoiseSource
 from refiner.core.task import Task
@@ -39,9 +41,13 @@ class Defense(ABC):
         from the operating system; `seed` is for tests and studies. If anything is wrong, or goes wrong, this
         raises and nothing is made.
         """
-        batch = _batch(task, x, y, ids, self._noise() if seed is None else NoiseSource(seed=seed))
+        batch = self._prepare(task, x, y, ids, seed)
+        return self._guarded(batch, lambda: self._upload(task, batch))
+
+    def _guarded(self, batch: Batch, make: Callable[[], Gradients]) -> Update:
+        """The update that `make` gives, or an error and nothing."""
         try:
-            tensors = self._upload(task, batch)
+            tensors = make()
             return seal(tensors, samples=batch.x.shape[1], defense=self.name, settings=self.settings())
         except RefinerError:
             raise
@@ -55,6 +61,11 @@ class Defense(ABC):
     def settings(self) -> dict[str, object]:
         """The settings by name; secrets and networks are fields with `repr=False` and stay out."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.repr}  # type: ignore[arg-type]
+
+    def _prepare(self, task: Task, x: Tensor, y: Tensor, ids: Tensor | None, seed: int | None) -> Batch:
+        if seed is not None:
+            checks.integer("seed", seed, 0)
+        return _batch(task, x, y, ids, self._noise() if seed is None else NoiseSource(seed=seed))
 
     def _noise(self) -> NoiseSource:
         return NoiseSource()

@@ -1,4 +1,4 @@
-"""The evaluation network D: which share of a picture is noise? (Section 3.3 and appendix "Detailed Settings".)"""
+"""The evaluation network D: which share of a picture is noise? (Section 3.3 and "Detailed Settings".)"""
 
 from functools import cache
 from pathlib import Path
@@ -59,7 +59,7 @@ class EvaluationNetwork(nn.Module):
     def score(self, images: Tensor, batch: int = 500) -> Tensor:
         """Noise ratios of many pictures `[N, C, H, W]`, checked, without gradients, `batch` at a time."""
         self.check(tuple(images.shape))
-        return torch.cat([self(part) for part in images.split(batch)])
+        return torch.cat([self(part) for part in torch.split(images, batch)])
 
     def save(self, path: Path, *, half: bool = False) -> None:
         """Write the weights as safetensors, in half precision if asked."""
@@ -80,7 +80,8 @@ class EvaluationNetwork(nn.Module):
         except (OSError, SafetensorError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:160]
             raise DataError(f"weights = {str(path)!r}: not an evaluation network ({reason})") from error
-        return network.requires_grad_(False).eval()
+        network.requires_grad_(False)
+        return network.eval()
 
     @staticmethod
     def bundled(device: torch.device | str = "cpu") -> "EvaluationNetwork":

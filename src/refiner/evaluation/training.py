@@ -59,7 +59,8 @@ def train(
     """
     EvaluationNetwork.check(tuple(images.shape))
     torch.manual_seed(training.seed)
-    network = EvaluationNetwork().to(device, memory_format=torch.channels_last)
+    network = EvaluationNetwork().to(device)
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.Adam(network.parameters(), lr=training.learning_rate)
     part = out.with_name(out.name + ".part")
     done = _resume(part, network, optimizer, training) if part.exists() else 0
@@ -69,7 +70,8 @@ def train(
         on_epoch(epoch + 1, loss)
     network.save(out)
     part.unlink(missing_ok=True)
-    return network.requires_grad_(False).eval()
+    network.requires_grad_(False)
+    return network.eval()
 
 
 def _epoch(
@@ -82,7 +84,7 @@ def _epoch(
     order = torch.randperm(len(images), generator=host)
     total = torch.zeros((), device=device)
     steps = 0
-    for index in order.split(training.batch):
+    for index in torch.split(order, training.batch):
         if training.decay:
             progress = (epoch + steps / (len(RATIOS) * -(-len(images) // training.batch))) / training.epochs
             optimizer.param_groups[0]["lr"] = training.learning_rate * (1 - progress)

@@ -41,7 +41,9 @@ class Memory:
         """Which `ids [N]` are known, `[N]`, and their values `[N, ...]` (of no meaning where unknown)."""
         if self._values is None:
             raise LookupError("nothing was stored yet")
-        index = torch.tensor([self._slots.get(sample, -1) for sample in ids.tolist()], device=self._values.device)
+        index = torch.tensor(
+            [self._slots.get(sample, -1) for sample in ids.tolist()], device=self._values.device
+        )
         return index >= 0, self._values[index.clamp_min(0)]
 
     def _slot(self, sample: int) -> int:

@@ -10,13 +10,15 @@ from refiner.evaluation.network import EvaluationNetwork
 
 
 def noise_share(network: EvaluationNetwork, x: Tensor, low: float, high: float) -> Tensor:
-    """PM of every victim, `[V]`: the mean of D over its batch `x [V, B, C, H, W]` with values in low..high."""
+    """PM of every victim, `[V]`: the mean of D over its batch `x [V, B, C, H, W]` of values in low..high."""
     pictures = x if (low, high) == (0.0, 1.0) else (x - low) / (high - low)
     if not x.is_cuda:
-        return network(pictures).mean(1)
+        plain: Tensor = network(pictures)
+        return plain.mean(1)
     # D moves by less than 0.01 in bfloat16; the gradient that leaves is never computed so.
     flat = pictures.flatten(0, 1).to(torch.bfloat16, memory_format=torch.channels_last)
-    return _quick(network)(flat).view(x.shape[:2]).mean(1).to(x.dtype)
+    quick: Tensor = _quick(network)(flat)
+    return quick.view(x.shape[:2]).mean(1).to(x.dtype)
 
 
 @lru_cache(maxsize=4)

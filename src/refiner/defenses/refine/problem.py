@@ -1,7 +1,7 @@
 """Equation 2 for a batch of victims: the objective UM − β·PM, its slope, and the gradient along a direction.
 
-The gradient of robust data is taken as it is ("curved"), or as its first-order expansion about the real data
-("straight"): g + J·(x* − x) with J = ∂g/∂x. The straight one has no even orders, so that its error has no mean.
+The gradient of robust data is taken as it is ("curved"), or as its first-order expansion about the real
+data ("straight"): g + J·(x* − x) with J = ∂g/∂x. That one has no even orders, so its error has no mean.
 """
 
 from abc import ABC, abstractmethod
@@ -37,7 +37,7 @@ class Problem(ABC):
 
     @abstractmethod
     def moved(self, difference: Tensor, change: Tensor) -> Tensor | None:
-        """The difference after a move that changes it by `change`, if it can be told without a new gradient."""
+        """The difference after a move that changes it by `change`, if that takes no new gradient to know."""
 
     def _say(self, difference: Tensor) -> Tensor | float:
         """Whether UM still has a say, for every victim."""

@@ -30,7 +30,8 @@ class Utility:
 
     def distance(self, difference: Tensor) -> Tensor:
         """Plain relative distance ‖gradient − target‖ / ‖target‖ of every victim."""
-        return difference.norm(dim=1) / self.target.norm(dim=1).clamp_min(_TINY)
+        relative: Tensor = difference.norm(dim=1) / self.target.norm(dim=1).clamp_min(_TINY)
+        return relative
 
 
 def utility(

@@ -1,0 +1,50 @@
+"""The way into an existing training loop: `backward` stands where `loss.backward()` stood."""
+
+from collections import OrderedDict
+
+import torch
+from torch import Tensor, nn
+
+from refiner.core.task import Loss, Task
+from refiner.core.update import Update
+from refiner.defenses.base import Defense
+from refiner.errors import SettingError
+
+_Key = tuple[int, Loss, torch.Size, torch.device, frozenset[str]]
+# The few models of a process; the oldest is let go, so that a loop over models does not keep them all.
+_TASKS: OrderedDict[_Key, Task] = OrderedDict()
+_KEPT = 4
+
+
+def backward(
+    model: nn.Module, loss: Loss, x: Tensor, y: Tensor, defense: Defense, *, ids: Tensor | None = None
+) -> Update:
+    """Add the protected gradient of `loss(model(x), y)` to each `.grad`, as `loss.backward()` adds the raw.
+
+    If the defence fails it raises, and no `.grad` is touched.
+
+    >>> from refiner import LeNet, Refiner
+    >>> model, x, y = LeNet(), torch.rand(2, 3, 32, 32), torch.tensor([3, 5])
+    >>> update = backward(model, nn.functional.cross_entropy, x, y, Refiner(iterations=1))
+    >>> model.head.bias.grad.shape
+    torch.Size([10])
+    """
+    if not isinstance(defense, Defense):
+        raise SettingError(f"defense = {type(defense).__name__}: expected a Defense such as Refiner()")
+    update = defense.protect(_task(model, loss, x), x, y, ids=ids)
+    for name, gradient in update.tensors.items():
+        parameter = model.get_parameter(name)
+        total = gradient.sum(0).to(parameter.dtype)
+        parameter.grad = total if parameter.grad is None else parameter.grad + total
+    return update
+
+
+def _task(model: nn.Module, loss: Loss, x: Tensor) -> Task:
+    trainable = frozenset(name for name, p in model.named_parameters() if p.requires_grad)
+    key = (id(model), loss, x.shape[1:], x.device, trainable)
+    if key not in _TASKS:
+        _TASKS[key] = Task(model, example=x[:2], loss=loss)
+        if len(_TASKS) > _KEPT:
+            _TASKS.popitem(last=False)
+    _TASKS.move_to_end(key)
+    return _TASKS[key]

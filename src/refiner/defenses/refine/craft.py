@@ -1,0 +1,86 @@
+"""Equation 2 and the ε-projection for a chunk of victims: robust data, and the gradient that leaves."""
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from refiner.core.gradients import directional, flatten, gradients
+from refiner.core.precision import tensor_float32
+from refiner.core.task import Parameters, Task
+from refiner.defenses.refine.privacy import noise_share
+from refiner.defenses.refine.problem import Curved, Straight
+from refiner.defenses.refine.projection import project, repel
+from refiner.defenses.refine.settings import Settings
+from refiner.defenses.refine.solver import solve
+from refiner.defenses.refine.utility import utility
+from refiner.evaluation.network import EvaluationNetwork
+
+
+def craft(
+    settings: Settings,
+    task: Task,
+    parameters: Parameters,
+    x: Tensor,
+    y: Tensor,
+    begin: Tensor,
+    sign: Tensor,
+    iterations: int,
+) -> tuple[Tensor, Tensor]:
+    """Uploads `[V, N]` and robust data `[V, B, *input]`; a function of its tensors alone, as a graph needs.
+
+    `begin` is where the search starts; `sign [V]` is used with random signs only. The search may use TF32,
+    what leaves is computed in full float32.
+    """
+    network = EvaluationNetwork.bundled(x.device) if settings.network is None else settings.network
+    low, high = settings.input_range
+    floor = settings.floor / x.shape[1] ** 0.5
+
+    def gradient(data: Tensor) -> Tensor:
+        return flatten(gradients(task, data, y, parameters=parameters))
+
+    straight = settings.upload == "straight"
+    point = x.detach().requires_grad_(straight and iterations > 0)
+    with torch.enable_grad(), tensor_float32(False):
+        recorded = gradient(point)
+    real = recorded.detach()
+    problem = (partial(Straight, point=point, recorded=recorded) if straight else Curved)(
+        gradient=gradient,
+        utility=utility(
+            task,
+            parameters,
+            real,
+            tau=settings.tau,
+            element_power=settings.element_power,
+            relative=settings.relative,
+        ),
+        privacy=lambda data: noise_share(network, data, low, high),
+        beta=settings.beta,
+        floor=floor,
+    )
+    with tensor_float32(True):
+        robust = solve(
+            problem,
+            begin,
+            solver=settings.solver,
+            iterations=iterations,
+            step=settings.step,
+            reach=0.5 * (high - low),
+        )
+    # The recorded graph is large, and what follows needs room of its own.
+    del problem, recorded, point
+    if settings.clamp:
+        robust = robust.clamp(low, high)
+    with tensor_float32(False):
+        if straight:
+            upload = real + flatten(directional(task, x, y, robust - x, parameters=parameters)[1])
+        else:
+            upload = gradient(robust)
+    if settings.floor:
+        upload = repel(upload, real, floor * real.norm(dim=1))
+    if settings.random_sign:
+        upload = real + sign[:, None] * (upload - real)
+    if settings.epsilon is not None:
+        radius = settings.epsilon * real.norm(dim=1) if settings.epsilon_relative else settings.epsilon
+        upload = project(upload, real, radius)
+    return upload, robust

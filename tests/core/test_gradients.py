@@ -1,0 +1,284 @@
+"""Victim-batched gradients against a plain loop, and their derivatives against finite differences."""
+
+import copy
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from refiner.core.gradients import directional, flatten, gradients, unflatten
+from refiner.core.task import Task
+from refiner.models import NAMES, LeNet, build
+
+V, B = 2, 2
+# Smooth activations: finite differences across a kink of ReLU would be wrong themselves.
+MODELS: dict[str, tuple[str, int, dict[str, object]]] = {
+    "lenet": ("lenet", 12, {"activation": "gelu"}),
+    "resnet10-group": ("resnet10", 8, {"activation": "tanh"}),
+    "resnet10-batch": ("resnet10", 16, {"activation": "gelu", "norm": "batch"}),
+    "resnet18": ("resnet18", 8, {"activation": "gelu"}),
+    "resnet34": ("resnet34", 8, {"activation": "gelu"}),
+    "vit": ("vit", 8, {"width": 32, "depth": 2, "heads": 2}),
+}
+
+Case = tuple[Task, Tensor, Tensor]
+
+
+class Transformer(nn.Module):
+    """PyTorch's own attention, which has a fast way without gradients and fused kernels with them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(4, 8)
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 16, activation="gelu", batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(self.embed(x)).mean(1))
+
+
+class Tied(nn.Module):
+    """One weight in two layers, the first of which to run is the last to be registered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = nn.Linear(4, 4)
+        self.first = nn.Linear(4, 4)
+        self.first.weight = self.second.weight
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.second(self.first(x).tanh()).tanh())
+
+
+OTHERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "transformer": (Transformer, (5, 4)),
+    "tied": (Tied, (4,)),
+}
+
+
+def victims(model: nn.Module, shape: tuple[int, ...]) -> Case:
+    x, y = torch.randn(V, B, *shape, dtype=torch.float64), torch.randint(3, (V, B))
+    return Task(model, example=x[0, :2]), x, y
+
+
+@pytest.fixture(scope="module", params=[*MODELS, *OTHERS])
+def case(request: pytest.FixtureRequest) -> Iterator[Case]:
+    """Each model once for all tests: examining a deep one takes seconds."""
+    torch.manual_seed(0)
+    if request.param in OTHERS:
+        make, shape = OTHERS[request.param]
+        yield victims(make().double(), shape)
+    else:
+        name, side, chosen = MODELS[request.param]
+        yield victims(build(name, 3, (3, side, side), **chosen).double(), (3, side, side))
+
+
+def loop(task: Task, x: Tensor, y: Tensor) -> list[dict[str, Tensor]]:
+    """Each victim alone, as in any training loop; only dropout is off."""
+    model = copy.deepcopy(task.model).eval()
+    for module in model.modules():
+        module.training = isinstance(module, nn.BatchNorm2d)
+    found = []
+    for data, labels in zip(x, y, strict=True):
+        model.zero_grad()
+        cross_entropy(model(data), labels).backward()
+        found.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
+    return found
+
+
+def error(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
+
+
+def difference(function: Callable[[float], Tensor], step: float = 1e-5) -> Tensor:
+    """Derivative at 0 by a central difference."""
+    return (function(step) - function(-step)) / (2 * step)
+
+
+def test_every_model_is_here() -> None:
+    assert {name for name, _, _ in MODELS.values()} == set(NAMES)
+
+
+def test_equal_to_a_loop(case: Case) -> None:
+    task, x, y = case
+    found = gradients(task, x, y)
+    assert tuple(found) == task.names
+    for victim, reference in enumerate(loop(task, x, y)):
+        expected = flatten({name: reference[name][None] for name in task.names})
+        assert error(flatten(found)[victim], expected[0]) < 1e-9
+        for name in task.names:
+            # Some are zero but for rounding, as the gradient of a bias before softmax is.
+            size = reference[name].norm() + 1e-3 * expected.norm()
+            assert (found[name][victim] - reference[name]).norm() < 1e-9 * size, name
+
+
+def test_relu_too() -> None:
+    task, x, y = victims(build("resnet10", 3, (3, 8, 8)).double(), (3, 8, 8))
+    found = flatten(gradients(task, x, y))
+    for victim, reference in enumerate(loop(task, x, y)):
+        expected = flatten({name: reference[name][None] for name in task.names})
+        assert error(found[victim], expected[0]) < 1e-9
+
+
+@pytest.mark.parametrize("count", [1, V])
+def test_second_order_equals_finite_differences(case: Case, count: int) -> None:
+    """One victim goes by plain autograd, several by vmap."""
+    task, x, y = case[0], case[1][:count], case[2][:count]
+    weights = torch.randn(count, task.size, dtype=torch.float64)
+
+    def scalar(data: Tensor) -> Tensor:
+        flat = flatten(gradients(task, data, y))
+        return (weights * flat).sum() + 10 * flat.square().sum()
+
+    point = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(scalar(point), point)
+    assert slope.shape == x.shape
+    direction = torch.randn_like(x)
+    along = difference(lambda step: scalar(x + step * direction))
+    assert abs(float((slope * direction).sum() / along) - 1) < 1e-6
+
+
+def test_directional_equals_finite_differences(case: Case) -> None:
+    task, x, y = case
+    tangent = torch.randn_like(x)
+    value, along = directional(task, x, y, tangent)
+    assert tuple(value) == tuple(along) == task.names
+    assert error(flatten(value), flatten(gradients(task, x, y))) < 1e-9
+    expected = difference(lambda step: flatten(gradients(task, x + step * tangent, y)))
+    for victim in range(V):
+        assert error(flatten(along)[victim], expected[victim]) < 1e-6
+
+
+def test_directional_of_one_victim(tasks: dict[torch.dtype, Task]) -> None:
+    task, x, y = (
+        tasks[torch.float64],
+        torch.rand(2, 2, 1, 8, 8, dtype=torch.float64),
+        torch.randint(3, (2, 2)),
+    )
+    tangent = torch.randn_like(x)
+    both = directional(task, x, y, tangent)
+    alone = directional(task, x[1:], y[1:], tangent[1:])
+    for together, single in zip(both, alone, strict=True):
+        assert error(flatten(single)[0], flatten(together)[1]) < 1e-9
+
+
+def small(dtype: torch.dtype) -> Task:
+    torch.manual_seed(0)
+    return Task(LeNet(3, (1, 8, 8)).to(dtype), example=torch.rand(2, 1, 8, 8, dtype=dtype))
+
+
+SMALL = {torch.float32: 1e-5, torch.float64: 1e-9}
+
+
+@pytest.fixture(scope="module")
+def tasks() -> dict[torch.dtype, Task]:
+    return {dtype: small(dtype) for dtype in SMALL}
+
+
+@settings(max_examples=15)
+@example(count=1, chunk=1, samples=1, seed=0)
+@example(count=7, chunk=3, samples=2, seed=0)
+@given(
+    count=st.integers(1, 7), chunk=st.integers(1, 9), samples=st.integers(1, 3), seed=st.integers(0, 2**31)
+)
+def test_chunks_change_only_rounding(
+    tasks: dict[torch.dtype, Task], count: int, chunk: int, samples: int, seed: int
+) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.rand(count, samples, 1, 8, 8, generator=draw, dtype=torch.float64)
+    y = torch.randint(3, (count, samples), generator=draw)
+    for dtype, bound in SMALL.items():
+        first, second = (x.to(dtype).requires_grad_() for _ in range(2))
+        whole = flatten(gradients(tasks[dtype], first, y))
+        parts = flatten(gradients(tasks[dtype], second, y, chunk=chunk))
+        assert (whole - parts).norm(dim=1).le(bound * whole.norm(dim=1)).all()
+        (slope,) = torch.autograd.grad(whole.square().sum(), first)
+        (pieces,) = torch.autograd.grad(parts.square().sum(), second)
+        assert (slope - pieces).flatten(1).norm(dim=1).le(10 * bound * slope.flatten(1).norm(dim=1)).all()
+
+
+def test_victims_do_not_feel_each_other(tasks: dict[torch.dtype, Task]) -> None:
+    x, y = torch.rand(3, 2, 1, 8, 8, dtype=torch.float64), torch.randint(3, (3, 2))
+    before = gradients(tasks[torch.float64], x, y)
+    x[1] = 100 * torch.randn_like(x[1])
+    after = gradients(tasks[torch.float64], x, y)
+    for name, value in after.items():
+        torch.testing.assert_close(value[::2], before[name][::2], rtol=1e-9, atol=1e-12)
+        assert not torch.allclose(value[1], before[name][1])
+
+
+def test_a_graph_only_where_it_is_asked_for(tasks: dict[torch.dtype, Task]) -> None:
+    task, x, y = tasks[torch.float32], torch.rand(2, 1, 1, 8, 8), torch.zeros(2, 1, dtype=torch.long)
+    for count in (1, 2):
+        plain = gradients(task, x[:count], y[:count])
+        asked = gradients(task, x[:count].clone().requires_grad_(), y[:count])
+        with torch.no_grad():
+            quiet = gradients(task, x[:count].clone().requires_grad_(), y[:count])
+        assert not any(g.requires_grad for g in plain.values())
+        assert all(g.requires_grad for g in asked.values())
+        assert not any(g.requires_grad for g in quiet.values())
+        assert all(torch.equal(plain[name], quiet[name]) for name in task.names)
+    _, along = directional(task, x.clone().requires_grad_(), y, torch.ones_like(x))
+    assert not any(g.requires_grad for g in along.values())
+
+
+def test_other_parameters_than_the_models(tasks: dict[torch.dtype, Task]) -> None:
+    task, x, y = (
+        tasks[torch.float64],
+        torch.rand(2, 2, 1, 8, 8, dtype=torch.float64),
+        torch.randint(3, (2, 2)),
+    )
+    moved = {name: 1.5 * value for name, value in task.parameters().items()}
+    other = copy.deepcopy(task.model)
+    other.load_state_dict(moved)
+    expected = flatten(gradients(Task(other, example=x[0]), x, y))
+    assert error(flatten(gradients(task, x, y, parameters=moved)), expected) < 1e-9
+    assert error(flatten(directional(task, x, y, x, parameters=moved)[0]), expected) < 1e-9
+    assert error(flatten(gradients(task, x, y)), expected) > 1e-3
+
+
+@settings(max_examples=20)
+@given(count=st.integers(1, 5), seed=st.integers(0, 2**31))
+def test_flatten_and_back(tasks: dict[torch.dtype, Task], count: int, seed: int) -> None:
+    task = tasks[torch.float32]
+    flat = torch.randn(count, task.size, generator=torch.Generator().manual_seed(seed))
+    parts = unflatten(task, flat)
+    assert tuple(parts) == task.names
+    assert all(part.shape == (count, *task.shapes[name]) for name, part in parts.items())
+    assert torch.equal(flatten(parts), flat)
+    again = unflatten(task, flatten(parts))
+    assert all(torch.equal(again[name], part) for name, part in parts.items())
+
+
+class Idle(nn.Module):
+    """One parameter and one layer that no output depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.ones(2, 2))
+        self.linear = nn.Linear(4, 3)
+        self.idle = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x.tanh())
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_is_never_used_gets_zero(count: int) -> None:
+    task = Task(Idle(), example=torch.randn(2, 4))
+    x, y = torch.randn(count, 2, 4), torch.randint(3, (count, 2))
+    point = x.clone().requires_grad_()
+    found = gradients(task, point, y)
+    value, along = directional(task, x, y, x)
+    for name in ("unused", "idle.weight", "idle.bias"):
+        for mapping in (found, value, along):
+            assert mapping[name].shape == (count, *task.shapes[name])
+            assert not mapping[name].any()
+    assert found["linear.weight"].any() and along["linear.weight"].any()
+    (slope,) = torch.autograd.grad(flatten(found).square().sum(), point)
+    assert slope.any()

@@ -1,0 +1,40 @@
+"""The warm start's memory: bounded, the oldest forgotten first."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refiner.defenses.refine.memory import Memory
+
+
+@given(batches=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), min_size=1, max_size=8))
+def test_recalls_the_last_value_of_the_most_recent_samples(batches: list[list[int]]) -> None:
+    memory = Memory(capacity=4)
+    model: dict[int, float] = {}
+    count = 0.0
+    for batch in batches:
+        values = torch.arange(count, count + len(batch))[:, None]
+        count += len(batch)
+        memory.store(torch.tensor(batch), values)
+        for sample, value in zip(batch, values[:, 0].tolist(), strict=True):
+            model.pop(sample, None)
+            model[sample] = value
+            while len(model) > 4:
+                model.pop(next(iter(model)))
+    known, values = memory.recall(torch.arange(10))
+    assert {i for i in range(10) if known[i]} == set(model)
+    assert all(values[i].item() == value for i, value in model.items())
+    assert len(memory) == len(model)
+
+
+def test_other_shapes_start_anew() -> None:
+    memory = Memory(capacity=2)
+    memory.store(torch.tensor([1]), torch.zeros(1, 3))
+    memory.store(torch.tensor([2]), torch.zeros(1, 4))
+    assert memory.recall(torch.tensor([1, 2]))[0].tolist() == [False, True]
+
+
+def test_an_empty_memory_says_so() -> None:
+    with pytest.raises(LookupError):
+        Memory(capacity=2).recall(torch.tensor([1]))

@@ -1,0 +1,203 @@
+"""What every defence promises: shapes, independence, seeds, and nothing leaves when something is wrong."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from refiner import DataError, Defense, LeNet, NoDefense, ProtectionError, Refiner, RefinerError, Task
+from refiner.core.gradients import Gradients, gradients
+from refiner.data import load_sample
+from refiner.defenses.base import Batch
+
+DEFENSES: dict[str, Defense] = {
+    "none": NoDefense(),
+    "refiner": Refiner(iterations=2),
+    "refiner, paper": Refiner.paper(iterations=2),
+    "refiner, sample": Refiner(iterations=2, granularity="sample"),
+    "refiner, signed": Refiner(iterations=2, solver="signed", step=0.05, upload="curved"),
+    "refiner, random sign": Refiner(iterations=0, random_sign=True),
+}
+every_defense = pytest.mark.parametrize("defense", DEFENSES.values(), ids=DEFENSES)
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    torch.manual_seed(0)
+    return Task(LeNet(), example=torch.rand(2, 3, 32, 32))
+
+
+@pytest.fixture(scope="module")
+def batch() -> tuple[Tensor, Tensor]:
+    sample = load_sample()
+    return sample.images[:6].view(3, 2, 3, 32, 32), sample.labels[:6].view(3, 2)
+
+
+def difference(a: Tensor, b: Tensor) -> float:
+    return float((a - b).norm() / b.norm())
+
+
+@every_defense
+def test_shape_type_and_origin(defense: Defense, task: Task, batch: tuple[Tensor, Tensor]) -> None:
+    update = defense.protect(task, *batch)
+    assert update.names == task.names
+    assert update.shapes == task.shapes
+    assert (update.victims, update.samples, update.defense) == (3, 2, defense.name)
+    assert update.flat().dtype == torch.float32
+    assert not update.flat().requires_grad
+    assert update.settings == defense.settings()
+
+
+@every_defense
+def test_one_client_is_a_batch_without_victim_axis(
+    defense: Defense, task: Task, batch: tuple[Tensor, Tensor]
+) -> None:
+    x, y = batch
+    whole = defense.protect(task, x[:1], y[:1], seed=3).flat()
+    assert torch.equal(defense.protect(task, x[0], y[0], seed=3).flat(), whole)
+
+
+@every_defense
+def test_a_victim_does_not_feel_its_neighbours(
+    defense: Defense, task: Task, batch: tuple[Tensor, Tensor]
+) -> None:
+    x, y = batch
+    ids = torch.arange(6).view(3, 2)
+    together = defense.protect(task, x, y, ids=ids, seed=1).flat()
+    for victim in range(3):
+        one = slice(victim, victim + 1)
+        alone = defense.protect(task, x[one], y[one], ids=ids[one], seed=1).flat()
+        assert difference(alone, together[one]) < 1e-4
+
+
+@every_defense
+def test_same_seed_same_update(defense: Defense, task: Task, batch: tuple[Tensor, Tensor]) -> None:
+    first, second = (defense.protect(task, *batch, seed=5).flat() for _ in range(2))
+    assert torch.equal(first, second)
+
+
+@pytest.mark.parametrize("name", [name for name in DEFENSES if name != "none"])
+def test_without_a_seed_no_two_uploads_are_alike(name: str, task: Task, batch: tuple[Tensor, Tensor]) -> None:
+    first, second = (DEFENSES[name].protect(task, *batch).flat() for _ in range(2))
+    assert difference(first, second) > 1e-3
+
+
+def test_no_defence_is_the_raw_gradient(task: Task, batch: tuple[Tensor, Tensor]) -> None:
+    raw = gradients(task, *batch)
+    update = NoDefense().protect(task, *batch)
+    assert all(torch.equal(update.tensors[name], raw[name]) for name in task.names)
+
+
+def _spoil(x: Tensor, y: Tensor, how: str) -> tuple[object, object]:
+    bad = {
+        "NaN": (x.clone().fill_(torch.nan), y),
+        "infinity": (torch.where(x == x.flatten()[0], torch.inf, x), y),
+        "label too large": (x, y + 10),
+        "negative label": (x, y - 10),
+        "labels as floats": (x, y.float()),
+        "labels of another shape": (x, y[:, :1]),
+        "integer pictures": ((255 * x).to(torch.uint8), y),
+        "another size": (x[..., :31], y),
+        "no victims": (x[:0], y[:0]),
+        "an axis too many": (x[None], y[None]),
+        "another dtype": (x.double(), y),
+        "another device": (x.to("meta"), y),
+        "not a tensor": (x.tolist(), y),
+    }
+    return bad[how]
+
+
+WRONG = (
+    "NaN",
+    "infinity",
+    "label too large",
+    "negative label",
+    "labels as floats",
+    "labels of another shape",
+    "integer pictures",
+    "another size",
+    "no victims",
+    "an axis too many",
+    "another dtype",
+    "another device",
+    "not a tensor",
+)
+
+
+@pytest.mark.parametrize("how", WRONG)
+@pytest.mark.parametrize("name", ["none", "refiner"])
+def test_wrong_data_is_one_line_and_no_update(
+    name: str, how: str, task: Task, batch: tuple[Tensor, Tensor]
+) -> None:
+    x, y = _spoil(*batch, how)
+    with pytest.raises(DataError) as raised:
+        DEFENSES[name].protect(task, x, y)  # type: ignore[arg-type]
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 200
+
+
+@given(
+    shape=st.lists(st.integers(0, 4), min_size=0, max_size=6), labels=st.lists(st.integers(0, 4), max_size=3)
+)
+def test_any_shape_is_protected_or_refused_in_one_line(shape: list[int], labels: list[int]) -> None:
+    task = _tiny_task()
+    x, y = torch.rand(shape), torch.zeros(labels, dtype=torch.long)
+    try:
+        update = NoDefense().protect(task, x, y)
+    except RefinerError as error:
+        assert "\n" not in str(error)
+    else:
+        assert update.victims * update.samples == y.numel()
+
+
+def _tiny_task() -> Task:
+    torch.manual_seed(0)
+    return Task(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), example=torch.rand(2, 2, 2))
+
+
+def test_a_model_that_returns_nan_lets_nothing_out(batch: tuple[Tensor, Tensor]) -> None:
+    model = LeNet()
+    task = Task(model, example=torch.rand(2, 3, 32, 32))
+    with torch.no_grad():
+        model.head.bias[0] = torch.nan
+    for defense in (NoDefense(), Refiner(iterations=1)):
+        with pytest.raises(ProtectionError, match="nothing leaves"):
+            defense.protect(task, *batch)
+
+
+class _Failing(Defense):
+    name = "failing"
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def settings(self) -> dict[str, object]:
+        return {}
+
+    def _upload(self, task: Task, batch: Batch) -> Gradients:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "raised", "text"),
+    [
+        (torch.OutOfMemoryError("64 GiB, x = 0.123"), ProtectionError, "memory"),
+        (RuntimeError("x = 0.123"), ProtectionError, "nothing leaves"),
+        (KeyboardInterrupt(), KeyboardInterrupt, "^$"),
+    ],
+)
+def test_a_defence_that_fails_lets_nothing_out_and_shows_no_data(
+    error: BaseException, raised: type[BaseException], text: str, task: Task, batch: tuple[Tensor, Tensor]
+) -> None:
+    with pytest.raises(raised, match=text) as caught:
+        _Failing(error).protect(task, *batch)
+    assert "0.123" not in str(caught.value)
+
+
+def test_bad_ids_and_seeds_are_refused(task: Task, batch: tuple[Tensor, Tensor]) -> None:
+    for ids in (torch.zeros(3, 1, dtype=torch.long), torch.zeros(3, 2), -torch.ones(3, 2, dtype=torch.long)):
+        with pytest.raises(DataError, match="ids"):
+            Refiner(iterations=1).protect(task, *batch, ids=ids)
+    with pytest.raises(RefinerError, match="seed = -1"):
+        NoDefense().protect(task, *batch, seed=-1)

@@ -1,0 +1,255 @@
+"""Refiner: the paper's equations, its unbiased upload, its memory, and what it refuses."""
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from refiner import (
+    DataError,
+    EvaluationNetwork,
+    LeNet,
+    NoDefense,
+    ProtectionError,
+    Refiner,
+    SettingError,
+    Task,
+)
+from refiner.core import NoiseSource
+from refiner.data import load_sample
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    torch.manual_seed(0)
+    return Task(LeNet(), example=torch.rand(2, 3, 32, 32))
+
+
+@pytest.fixture(scope="module")
+def pictures() -> tuple[Tensor, Tensor]:
+    """Eight victims of one picture each."""
+    sample = load_sample()
+    return sample.images[:8, None], sample.labels[:8, None]
+
+
+def _relative(update: Tensor, real: Tensor) -> Tensor:
+    return (update - real).norm(dim=1) / real.norm(dim=1)
+
+
+def test_the_paper_against_a_plain_autograd_loop(pictures: tuple[Tensor, Tensor]) -> None:
+    """Equations 2 to 5 for a batch of two, written out once more with nothing shared but D."""
+    torch.manual_seed(0)
+    model = LeNet()
+    x, y = pictures[0][:2, 0], pictures[1][:2, 0]
+    ids = torch.tensor([4, 9])
+    tau, alpha, beta, iterations, epsilon = 0.95, 0.5, 1.0, 3, 0.01
+    network = EvaluationNetwork.bundled()
+
+    def gradient(data: Tensor) -> list[Tensor]:
+        return list(
+            torch.autograd.grad(
+                nn.functional.cross_entropy(model(data), y), list(model.parameters()), create_graph=True
+            )
+        )
+
+    real = [g.detach() for g in gradient(x)]
+    layer = [1, 1, 2, 2, 3, 3, 4, 4]
+    weights = [
+        (g * p.detach()).abs() * tau**i for g, p, i in zip(real, model.parameters(), layer, strict=True)
+    ]
+    robust = (1 - alpha) * x + alpha * NoiseSource(seed=7).uniform(ids, (3, 32, 32))
+    for _ in range(iterations):
+        robust = robust.detach().requires_grad_()
+        um = sum(
+            (w * (a - b)).square().sum() for w, a, b in zip(weights, gradient(robust), real, strict=True)
+        )
+        (slope,) = torch.autograd.grad(um - beta * network(robust).mean(), robust)
+        robust = robust - slope
+    star = torch.cat([g.detach().flatten() for g in gradient(robust)])
+    flat = torch.cat([g.flatten() for g in real])
+    assert (star - flat).norm() > epsilon
+    expected = flat + epsilon * (star - flat) / (star - flat).norm()
+
+    defense = replace(Refiner.paper(epsilon=epsilon), iterations=iterations)
+    found, update = defense.refine(Task(model, example=x), x, y, ids=ids, seed=7)
+    assert torch.allclose(found[0], robust, atol=1e-5)
+    assert torch.allclose(update.flat()[0], expected, rtol=1e-3, atol=1e-6)
+
+
+def test_default_is_noise_to_the_eye_at_the_floor(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
+    robust, update = Refiner().refine(task, *pictures, seed=0)
+    real = NoDefense().protect(task, *pictures).flat()
+    assert EvaluationNetwork.bundled().score(robust[:, 0]).mean() > 0.6
+    assert (robust - pictures[0]).square().mean() > 0.08
+    assert _relative(update.flat(), real).min() > 0.43 - 1e-4
+    assert _relative(update.flat(), real).mean() < 0.45
+
+
+def test_utility_has_a_say(task: Task) -> None:
+    sample = load_sample()
+    x, y = sample.images[None, :32], sample.labels[None, :32]
+    real = NoDefense().protect(task, x, y).flat()
+
+    def distance(**settings: object) -> float:
+        return float(_relative(Refiner(**settings).protect(task, x, y, seed=0).flat(), real)[0])  # type: ignore[arg-type]
+
+    default = distance()
+    assert default < 0.5 * distance(iterations=0)
+    assert abs(distance(tau=0.5) - default) > 0.01 * default
+    assert abs(distance(element_power=1.0) - default) > 0.1 * default
+
+
+def test_privacy_has_a_say(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
+    network = EvaluationNetwork.bundled()
+    letter = replace(Refiner.paper(epsilon=None), iterations=4)
+    with_pm, _ = letter.refine(task, *pictures, seed=0)
+    without, _ = replace(letter, beta=0.0).refine(task, *pictures, seed=0)
+    assert network.score(with_pm[:, 0]).mean() > network.score(without[:, 0]).mean() + 0.02
+
+
+def test_straight_upload_has_no_mean_error(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
+    x, y = pictures[0][:1], pictures[1][:1]
+    real = NoDefense().protect(task, x, y).flat()
+    straight = Refiner(iterations=0)
+    errors = torch.cat([straight.protect(task, x, y, seed=s).flat() - real for s in range(64)])
+    # 64 errors without a mean average to an eighth of one; one with a mean stays.
+    assert errors.mean(0).norm() < 0.2 * errors.norm(dim=1).mean()
+    blend = Refiner(iterations=0, start="blend", alpha=0.5, upload="curved")
+    biased = torch.cat([blend.protect(task, x, y, seed=s).flat() - real for s in range(64)])
+    assert biased.mean(0).norm() > 0.5 * biased.norm(dim=1).mean()
+
+
+def test_straight_without_steps_is_the_same_by_batch_and_by_sample(
+    task: Task, pictures: tuple[Tensor, Tensor]
+) -> None:
+    x, y = (t.transpose(0, 1) for t in pictures)
+    linear = Refiner(iterations=0, floor=0.0)
+    by_batch = linear.protect(task, x, y, seed=0).flat()
+    by_sample = replace(linear, granularity="sample").protect(task, x, y, seed=0).flat()
+    assert torch.allclose(by_batch, by_sample, atol=1e-5)
+
+
+def test_by_sample_is_the_mean_of_single_uploads(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
+    x, y = pictures
+    ids = torch.arange(8)
+    alone = Refiner(iterations=2).protect(task, x, y, ids=ids[:, None], seed=0).flat()
+    together = Refiner(iterations=2, granularity="sample").protect(task, x[:, 0], y[:, 0], ids=ids, seed=0)
+    assert torch.allclose(together.flat()[0], alone.mean(0), atol=1e-5)
+
+
+def test_chunks_change_rounding_only(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
+    whole = Refiner(iterations=2).protect(task, *pictures, seed=0).flat()
+    parts = Refiner(iterations=2, chunk=3).protect(task, *pictures, seed=0).flat()
+    assert ((whole - parts).norm() / whole.norm()) < 1e-4
+
+
+def test_a_known_sample_keeps_its_noise_and_an_unknown_one_does_not(
+    task: Task, pictures: tuple[Tensor, Tensor]
+) -> None:
+    x, y = pictures
+    ids = torch.arange(8)[:, None]
+    defense = Refiner(iterations=0)
+    assert torch.equal(
+        defense.protect(task, x, y, ids=ids).flat(), defense.protect(task, x, y, ids=ids).flat()
+    )
+    assert not torch.equal(defense.protect(task, x, y).flat(), defense.protect(task, x, y).flat())
+    other = Refiner(iterations=0).protect(task, x, y, ids=ids).flat()
+    assert not torch.equal(other, defense.protect(task, x, y, ids=ids).flat())
+    same = [Refiner(iterations=0, secret=b"s" * 32).protect(task, x, y, ids=ids).flat() for _ in range(2)]
+    assert torch.equal(*same)
+
+
+def test_epsilon_binds_absolutely_or_relatively(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
+    real = NoDefense().protect(task, *pictures).flat()
+    near = Refiner(iterations=1, epsilon=0.01).protect(task, *pictures).flat()
+    assert torch.allclose((near - real).norm(dim=1), torch.full((8,), 0.01), rtol=1e-3)
+    share = Refiner(iterations=1, epsilon=0.05, epsilon_relative=True).protect(task, *pictures).flat()
+    assert torch.allclose(_relative(share, real), torch.full((8,), 0.05), rtol=1e-3)
+
+
+def test_warm_start_goes_on_from_earlier_rounds(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
+    x, y = pictures
+    ids = torch.arange(8)[:, None]
+    warm = Refiner(iterations=4, floor=0.0, warm_start=True)
+    first, _ = warm.refine(task, x, y, ids=ids)
+    second, update = warm.refine(task, x, y, ids=ids)
+    real = NoDefense().protect(task, x, y).flat()
+    once = Refiner(iterations=4, floor=0.0, secret=b"s" * 32).protect(task, x, y, ids=ids).flat()
+    assert not torch.equal(first, second)
+    assert _relative(update.flat(), real).mean() < _relative(once, real).mean()
+    with pytest.raises(DataError, match="ids = None"):
+        warm.protect(task, x, y)
+
+
+def test_memory_is_bounded_and_never_leaves(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
+    x, y = pictures
+    warm = Refiner(iterations=1, warm_start=True, remember=5)
+    update = warm.protect(task, x, y, ids=torch.arange(8)[:, None])
+    assert len(warm._memory) == 5
+    assert set(update.settings) == {f.name for f in fields(warm) if f.repr}
+    assert not {"secret", "network", "_memory", "_source", "seed"} & set(update.settings)
+    assert update.tensors.keys() == set(task.names)
+
+
+def test_data_outside_the_stated_range_is_refused(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
+    x, y = pictures
+    with pytest.raises(DataError, match="input_range"):
+        Refiner().protect(task, 2 * x - 1, y)
+    update = Refiner(iterations=1, input_range=(-1.0, 1.0)).protect(task, 2 * x - 1, y)
+    assert update.victims == 8
+
+
+def test_pictures_too_small_for_the_evaluation_network_need_beta_zero() -> None:
+    task = Task(LeNet(input_shape=(3, 16, 16)), example=torch.rand(2, 3, 16, 16))
+    x, y = torch.rand(2, 3, 16, 16), torch.tensor([0, 1])
+    with pytest.raises(DataError, match="28 to 224"):
+        Refiner().protect(task, x, y)
+    assert Refiner(beta=0.0, iterations=1).protect(task, x, y).samples == 2
+
+
+def test_a_diverging_search_lets_nothing_out(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
+    wild = Refiner(solver="descent", step=1e6, relative=True, floor=0.0, upload="curved", iterations=30)
+    with pytest.raises(ProtectionError, match="nothing leaves"):
+        wild.protect(task, *pictures, seed=0)
+
+
+WRONG: dict[str, st.SearchStrategy[object]] = {
+    "alpha": st.one_of(
+        st.floats(max_value=-1e-9), st.floats(min_value=101), st.text(), st.none(), st.booleans()
+    ),
+    "beta": st.one_of(st.floats(max_value=-1e-9), st.just(float("nan")), st.text()),
+    "iterations": st.one_of(st.integers(max_value=-1), st.floats(), st.text(), st.booleans()),
+    "tau": st.one_of(st.floats(min_value=1.01), st.floats(max_value=-0.01), st.none()),
+    "epsilon": st.one_of(st.floats(max_value=-1e-9), st.just(float("inf")), st.text()),
+    "solver": st.text(),
+    "start": st.integers(),
+    "upload": st.text(),
+    "step": st.one_of(st.floats(max_value=0), st.none()),
+    "floor": st.one_of(st.floats(max_value=-1e-9), st.text()),
+    "granularity": st.text(),
+    "relative": st.integers(),
+    "warm_start": st.none(),
+    "random_sign": st.text(),
+    "clamp": st.integers(),
+    "epsilon_relative": st.none(),
+    "chunk": st.one_of(st.integers(max_value=0), st.floats()),
+    "remember": st.integers(max_value=0),
+    "input_range": st.one_of(st.just((1.0, 0.0)), st.just((0.0,)), st.floats(), st.just((0.0, float("nan")))),
+    "network": st.text(),
+    "secret": st.binary(max_size=31),
+    "element_power": st.floats(max_value=-1e-9),
+}
+
+
+@given(data=st.data(), field=st.sampled_from(sorted(WRONG)))
+def test_a_wrong_setting_is_one_line_that_names_it(data: st.DataObject, field: str) -> None:
+    value = data.draw(WRONG[field])
+    with pytest.raises(SettingError) as raised:
+        Refiner(**{field: value})  # type: ignore[arg-type]
+    named = "key" if field == "secret" else field
+    assert str(raised.value).startswith(named)
+    assert "\n" not in str(raised.value)
+    assert "expected" in str(raised.value)

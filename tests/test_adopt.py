@@ -1,0 +1,69 @@
+"""`backward` in an existing loop: fills `.grad`, adds up, and touches nothing when it fails."""
+
+import pytest
+import torch
+from torch import nn
+
+import refiner
+from refiner.data import load_sample
+
+
+@pytest.fixture
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    sample = load_sample()
+    return sample.images[:4], sample.labels[:4]
+
+
+def test_without_defence_it_is_loss_backward(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    model = refiner.LeNet()
+    nn.functional.cross_entropy(model(batch[0]), batch[1]).backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    for times in (1, 2):
+        refiner.backward(model, nn.functional.cross_entropy, *batch, refiner.NoDefense())
+        for name, p in model.named_parameters():
+            assert p.grad is not None
+            torch.testing.assert_close(p.grad, times * expected[name], rtol=1e-4, atol=1e-6)
+
+
+def test_a_model_learns_through_it(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    torch.manual_seed(0)
+    model, loss = refiner.LeNet(), nn.functional.cross_entropy
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
+    defense = refiner.Refiner(iterations=2)
+    before = loss(model(batch[0]), batch[1]).item()
+    for _ in range(15):
+        optimizer.zero_grad()
+        refiner.backward(model, loss, *batch, defense)
+        optimizer.step()
+    assert loss(model(batch[0]), batch[1]).item() < before - 0.1
+
+
+def test_frozen_parameters_get_nothing(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    model = refiner.LeNet()
+    model.body.requires_grad_(False)
+    refiner.backward(model, nn.functional.cross_entropy, *batch, refiner.NoDefense())
+    assert [name for name, p in model.named_parameters() if p.grad is not None] == [
+        "head.weight",
+        "head.bias",
+    ]
+
+
+def test_a_failure_leaves_every_grad_as_it_was(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    model, loss = refiner.LeNet(), nn.functional.cross_entropy
+    x, y = batch
+    with pytest.raises(refiner.DataError):
+        refiner.backward(model, loss, x * torch.nan, y, refiner.Refiner())
+    assert all(p.grad is None for p in model.parameters())
+    refiner.backward(model, loss, x, y, refiner.NoDefense())
+    kept = [p.grad for p in model.parameters()]
+    with torch.no_grad():
+        model.head.weight.fill_(torch.inf)
+    with pytest.raises(refiner.ProtectionError):
+        refiner.backward(model, loss, x, y, refiner.Refiner(iterations=1))
+    assert all(p.grad is k for p, k in zip(model.parameters(), kept, strict=True))
+
+
+def test_something_else_than_a_defence_is_refused(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    with pytest.raises(refiner.SettingError, match="defense = str"):
+        refiner.backward(refiner.LeNet(), nn.functional.cross_entropy, *batch, "refiner")  # type: ignore[arg-type]

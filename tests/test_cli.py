@@ -1,0 +1,77 @@
+"""The command line as a user meets it: the main job, the evaluation network, and errors of one line."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from refiner import __version__
+from refiner.data import load_sample, write_sheet
+
+
+def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    result = subprocess.run(
+        [sys.executable, "-c", "from refiner.cli import app; app()", *words],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert result.returncode == code, result.stderr
+    return result
+
+
+def test_refine_prints_a_table_and_writes_a_page(tmp_path: Path) -> None:
+    told = run("refine", "--limit", "10", "--iterations", "1", "--seed", "0", "--out", str(tmp_path)).stdout
+    for word in ("noise ratio", "relative", "paper"):
+        assert word in told
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert page.count("data:image/png") >= 30
+    assert "airplane" in page
+    assert not re.search(r"(src|href)=.?http|url\(.?http|@import", page)
+
+
+def test_score_reads_clean_and_noisy_pictures(tmp_path: Path) -> None:
+    clean, noisy = tmp_path / "clean.png", tmp_path / "noisy.png"
+    write_sheet(clean, (load_sample().images[:1] * 255).byte(), columns=1)
+    Image.effect_noise((32, 32), 100).convert("RGB").save(noisy)
+    lines = run("evalnet", "score", str(clean), str(noisy)).stdout.strip().splitlines()
+    assert float(lines[0].split()[0]) < 0.1
+    assert float(lines[1].split()[0]) > 0.4
+
+
+def test_train_writes_weights_that_score_takes(tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for i, picture in enumerate((load_sample().images[:4] * 255).byte()):
+        write_sheet(folder / f"{i}.png", picture[None], columns=1)
+    weights = tmp_path / "d.safetensors"
+    run("evalnet", "train", "--data", str(folder), "--out", str(weights), "--epochs", "1", "--half")
+    assert weights.stat().st_size < 3_200_000
+    assert not list(tmp_path.glob("*.part"))
+    run("evalnet", "score", str(folder / "0.png"), "--weights", str(weights))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("refine", "--model", "lenet5"), "model = 'lenet5': expected one of"),
+        (("refine", "--data", "absent.png"), "absent.png"),
+        (("refine", "--iterations", "-1"), "iterations = -1: expected an integer in"),
+        (("refine", "--device", "tpu"), "device = 'tpu': expected cpu or cuda"),
+        (("evalnet", "score", "absent.png"), "absent.png"),
+        (("evalnet", "train", "--data", "absent", "--out", "x", "--epochs", "0"), "epochs = 0"),
+    ],
+)
+def test_a_mistake_is_one_line(words: tuple[str, ...], told: str, tmp_path: Path) -> None:
+    error = run(*words, *(("--out", str(tmp_path)) if words[0] == "refine" else ()), code=2).stderr
+    assert told in error
+    assert error.startswith("refiner: ")
+    assert error.count("\n") == 1
+
+
+def test_version() -> None:
+    assert run("--version").stdout.strip() == f"refiner {__version__}"
