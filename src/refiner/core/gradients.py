@@ -80,7 +80,7 @@ def flatten(gradient: Mapping[str, Tensor]) -> Tensor:
     >>> flatten({"a": torch.zeros(2, 3), "b": torch.ones(2, 1, 1)}).shape
     torch.Size([2, 4])
     """
-    return torch.cat([value.flatten(1) for value in gradient.values()], dim=1)
+    return torch.cat([value.reshape(len(value), -1) for value in gradient.values()], dim=1)
 
 
 def unflatten(task: Task, flat: Tensor) -> Gradients:

@@ -62,7 +62,7 @@ class Update:
 
     def flat(self) -> Tensor:
         """All values as one matrix `[V, N]`."""
-        return torch.cat([t.flatten(1) for t in self.tensors.values()], dim=1)
+        return torch.cat([t.reshape(len(t), -1) for t in self.tensors.values()], dim=1)
 
     def __repr__(self) -> str:
         size = f"victims={self.victims}, samples={self.samples}, parameters={len(self.tensors)}"
@@ -88,15 +88,21 @@ class Update:
                 if about.get("format") != _FORMAT:
                     raise DataError(f"update = {str(path)!r}: not written by Update.save")
                 tensors = {name: file.get_tensor(name) for name in json.loads(about["names"])}
-                settings = json.loads(about["settings"])
-                samples = int(about["samples"])
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
+                # JSON has no tuples: what was one comes back as one.
+                settings = {
+                    name: tuple(value) if isinstance(value, list) else value
+                    for name, value in json.loads(about["settings"]).items()
+                }
+                samples, defense = int(about["samples"]), about["defense"]
+            if len({len(t) for t in tensors.values()}) != 1:
+                raise ValueError("the tensors differ in their number of victims")
+        except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
             if isinstance(error, DataError):
                 raise
             raise DataError(
                 f"update = {str(path)!r}: unreadable ({' '.join(str(error).split())[:120]})"
             ) from error
-        return cls(tensors, samples=samples, defense=about["defense"], settings=settings, _permit=_PERMIT)
+        return cls(tensors, samples=samples, defense=defense, settings=settings, _permit=_PERMIT)
 
 
 def seal(
