@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from refiner.core.gradients import directional, flatten, gradients, unflatten
 from refiner.core.task import Task
+from refiner.defenses.none import NoDefense
 from refiner.models import NAMES, LeNet, build
 
 V, B = 2, 2
@@ -268,6 +269,32 @@ def test_flatten_and_back(tasks: dict[torch.dtype, Task], count: int, seed: int)
     assert torch.equal(flatten(parts), flat)
     again = unflatten(task, flatten(parts))
     assert all(torch.equal(again[name], part) for name, part in parts.items())
+
+
+class Tempered(nn.Module):
+    """A parameter without axes, and one without elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.temperature = nn.Parameter(torch.tensor(2.0))
+        self.nothing = nn.Parameter(torch.zeros(0, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x.tanh()) * self.temperature + self.nothing.sum()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_parameter_without_axes(count: int) -> None:
+    task = Task(Tempered(), example=torch.randn(2, 4))
+    x, y = torch.randn(count, 2, 4), torch.randint(3, (count, 2))
+    found = gradients(task, x, y)
+    assert found["temperature"].shape == (count,)
+    assert found["temperature"].all()
+    flat = flatten(found)
+    assert flat.shape == (count, task.size)
+    assert all(torch.equal(part, found[name]) for name, part in unflatten(task, flat).items())
+    assert torch.equal(NoDefense().protect(task, x, y).flat(), flat)
 
 
 class Idle(nn.Module):

@@ -80,10 +80,11 @@ def flatten(gradient: Mapping[str, Tensor]) -> Tensor:
     >>> flatten({"a": torch.zeros(2, 3), "b": torch.ones(2, 1, 1)}).shape
     torch.Size([2, 4])
     """
-    return torch.cat([value.reshape(len(value), -1) for value in gradient.values()], dim=1)
+    return torch.cat([value[:, None].flatten(1) for value in gradient.values()], dim=1)
 
 
 def unflatten(task: Task, flat: Tensor) -> Gradients:
     """The inverse of `flatten` for a task's parameters."""
     pieces = torch.split(flat, [task.shapes[name].numel() for name in task.names], dim=1)
-    return {name: piece.view(-1, *task.shapes[name]) for name, piece in zip(task.names, pieces, strict=True)}
+    named = zip(task.names, pieces, strict=True)
+    return {name: piece.view(len(flat), *task.shapes[name]) for name, piece in named}

@@ -57,8 +57,9 @@ def uniform(key: Tensor, ids: Tensor, shape: tuple[int, ...], dtype: torch.dtype
     """`NoiseSource.uniform` as a function of tensors alone; `key` is a source's `key`."""
     count = math.prod(shape)
     words = _chacha(key, ids.flatten(), -(-count // _WORDS))[:, :count]
-    # The upper 24 bits are what a float32 holds exactly.
-    values = ((words >> 8) & 0xFFFFFF).to(dtype) / 2**24
+    # The upper 24 bits are what a float32 holds exactly, a half-precision type holds fewer.
+    bits = min(24, 1 - round(math.log2(torch.finfo(dtype).eps)))
+    values = ((words >> (32 - bits)) & ((1 << bits) - 1)).to(dtype) / (1 << bits)
     return values.view(*ids.shape, *shape)
 
 

@@ -5,6 +5,8 @@ Under `vmap(grad(...))` their second derivatives are then silently wrong, and wi
 Written out from `var_mean` they are right. `nn.GroupNorm` and `nn.RMSNorm` have no such fault.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -58,6 +60,9 @@ class _WrittenBatchNorm(_BatchNorm):
 
 class _WrittenInstanceNorm(_InstanceNorm):
     def forward(self, x: Tensor) -> Tensor:
+        count = math.prod(x.shape[2:])
+        if count < 2:
+            raise DataError(f"instance norm: {count} value a channel, expected at least 2; use larger inputs")
         return _affine(self, _normalise(x, tuple(range(2, x.ndim)), self.eps))
 
 

@@ -62,7 +62,7 @@ class Update:
 
     def flat(self) -> Tensor:
         """All values as one matrix `[V, N]`."""
-        return torch.cat([t.reshape(len(t), -1) for t in self.tensors.values()], dim=1)
+        return torch.cat([t[:, None].flatten(1) for t in self.tensors.values()], dim=1)
 
     def __repr__(self) -> str:
         size = f"victims={self.victims}, samples={self.samples}, parameters={len(self.tensors)}"
