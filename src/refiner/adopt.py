@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 
-import torch
 from torch import Tensor, nn
 
 from refiner.core.task import Loss, Task
@@ -10,7 +9,7 @@ from refiner.core.update import Update
 from refiner.defenses.base import Defense
 from refiner.errors import SettingError
 
-_Key = tuple[int, Loss, torch.Size, torch.device, frozenset[str]]
+_Key = tuple[object, ...]
 # The few models of a process; the oldest is let go, so that a loop over models does not keep them all.
 _TASKS: OrderedDict[_Key, Task] = OrderedDict()
 _KEPT = 4
@@ -21,8 +20,10 @@ def backward(
 ) -> Update:
     """Add the protected gradient of `loss(model(x), y)` to each `.grad`, as `loss.backward()` adds the raw.
 
-    If the defence fails it raises, and no `.grad` is touched.
+    If the defence fails it raises, and no `.grad` is touched. Dropout is off, and batch norm uses the batch and
+    updates no running statistics: call `refiner.models.recalibrate` before you evaluate such a model.
 
+    >>> import torch
     >>> from refiner import LeNet, Refiner
     >>> model, x, y = LeNet(), torch.rand(2, 3, 32, 32), torch.tensor([3, 5])
     >>> update = backward(model, nn.functional.cross_entropy, x, y, Refiner(iterations=1))
@@ -34,14 +35,15 @@ def backward(
     update = defense.protect(_task(model, loss, x), x, y, ids=ids)
     for name, gradient in update.tensors.items():
         parameter = model.get_parameter(name)
-        total = gradient.sum(0).to(parameter.dtype)
-        parameter.grad = total if parameter.grad is None else parameter.grad + total
+        parameter.grad = gradient[0] if parameter.grad is None else parameter.grad + gradient[0]
     return update
 
 
 def _task(model: nn.Module, loss: Loss, x: Tensor) -> Task:
-    trainable = frozenset(name for name, p in model.named_parameters() if p.requires_grad)
-    key = (id(model), loss, x.shape[1:], x.device, trainable)
+    # A model that was rebuilt, frozen or moved in the meantime must be examined again.
+    modules = tuple((name, id(module)) for name, module in model.named_modules())
+    parameters = tuple((name, p.shape, p.requires_grad) for name, p in model.named_parameters())
+    key = (modules, parameters, loss, x.shape[1:], x.device, x.dtype)
     if key not in _TASKS:
         _TASKS[key] = Task(model, example=x[:2], loss=loss)
         if len(_TASKS) > _KEPT:

@@ -31,34 +31,32 @@ def gradients(
 
 def directional(
     task: Task, x: Tensor, y: Tensor, tangent: Tensor, *, parameters: Parameters | None = None
-) -> tuple[Gradients, Gradients]:
-    """The gradient, and its derivative along `tangent` in x: two mappings name → `[V, *shape]`.
+) -> Gradients:
+    """The derivative of the gradient along `tangent [V, B, *input]` in x, exactly: name → `[V, *shape]`.
 
     >>> from refiner.models import LeNet
     >>> x, y = torch.rand(1, 2, 3, 32, 32), torch.zeros(1, 2, dtype=torch.long)
-    >>> _, along = directional(Task(LeNet(), example=x[0]), x, y, torch.zeros_like(x))
+    >>> along = directional(Task(LeNet(), example=x[0]), x, y, torch.zeros_like(x))
     >>> float(along["head.bias"].abs().max())
     0.0
     """
-    values = dict(task.parameters() if parameters is None else parameters)
-    one = torch.func.grad(task.loss)
-
-    def gradient(data: Tensor) -> Gradients:
-        if len(data) > 1:
-            batched: Gradients = torch.func.vmap(one, in_dims=(None, 0, 0))(values, data, y)
-            return batched
-        return {name: g[None] for name, g in one(values, data[0], y[0]).items()}
-
+    values = task.parameters() if parameters is None else parameters
     with torch.no_grad():
-        value, along, *_ = torch.func.jvp(gradient, (x,), (tangent,))
-    return value, along
+        _, along, *_ = torch.func.jvp(lambda data: _batched(task, values, data, y), (x,), (tangent,))
+    return along  # type: ignore[no-any-return]
+
+
+def _batched(task: Task, parameters: Parameters, x: Tensor, y: Tensor) -> Gradients:
+    one = torch.func.grad(task.loss)
+    if len(x) > 1:
+        many: Gradients = torch.func.vmap(one, in_dims=(None, 0, 0))(dict(parameters), x, y)
+        return many
+    return {name: g[None] for name, g in one(dict(parameters), x[0], y[0]).items()}
 
 
 def _chunk(task: Task, parameters: Parameters, x: Tensor, y: Tensor) -> Gradients:
     if len(x) > 1:
-        one = torch.func.grad(task.loss)
-        batched: Gradients = torch.func.vmap(one, in_dims=(None, 0, 0))(dict(parameters), x, y)
-        return batched
+        return _batched(task, parameters, x, y)
     # One victim needs no batching over victims, and plain autograd is about twice as fast.
     again = x.requires_grad and torch.is_grad_enabled()
     with torch.enable_grad():

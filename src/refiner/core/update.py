@@ -1,16 +1,17 @@
 """Update: what may leave a client. Only a defence makes one, and never from values that are not finite."""
 
 import json
+import os
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from refiner.errors import DataError, ProtectionError
+from refiner.files import write_whole
 
 _FORMAT = "refiner-update-1"
 _PERMIT = object()
@@ -68,7 +69,7 @@ class Update:
         size = f"victims={self.victims}, samples={self.samples}, parameters={len(self.tensors)}"
         return f"Update({self.defense}, {size})"
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as one safetensors file."""
         about = {
             "format": _FORMAT,
@@ -77,10 +78,10 @@ class Update:
             "settings": json.dumps(dict(self.settings)),
             "names": json.dumps(self.names),
         }
-        save_file({name: t.cpu().contiguous() for name, t in self.tensors.items()}, path, about)
+        write_whole(path, save({name: t.cpu().contiguous() for name, t in self.tensors.items()}, about))
 
     @classmethod
-    def load(cls, path: Path) -> "Update":
+    def load(cls, path: str | os.PathLike[str]) -> "Update":
         """Read what a defence made and `save` wrote: the server's way in."""
         try:
             with safe_open(path, framework="pt") as file:

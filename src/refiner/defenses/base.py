@@ -37,7 +37,8 @@ class Defense(ABC):
     ) -> Update:
         """The update of one client's batch `[B, *input]`, or of `V` clients' `[V, B, *input]`.
 
-        `ids` name the samples (integers ≥ 0), so that a defence can know them again. Protecting draws come
+        `ids` name the samples (integers ≥ 0, different for different samples, of all clients of a call), so
+        that a defence can know them again. Protecting draws come
         from the operating system; `seed` is for tests and studies. If anything is wrong, or goes wrong, this
         raises and nothing is made.
         """
@@ -59,8 +60,9 @@ class Defense(ABC):
             raise ProtectionError(f"{self.name} failed ({type(error).__name__}); nothing leaves") from error
 
     def settings(self) -> dict[str, object]:
-        """The settings by name; secrets and networks are fields with `repr=False` and stay out."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.repr}  # type: ignore[arg-type]
+        """The settings by name, less what is private to the client."""
+        chosen = (f.name for f in fields(self) if f.init and not f.metadata.get("private"))  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in chosen}
 
     def _prepare(self, task: Task, x: Tensor, y: Tensor, ids: Tensor | None, seed: int | None) -> Batch:
         if seed is not None:
@@ -76,18 +78,28 @@ class Defense(ABC):
 
 
 def _batch(task: Task, x: Tensor, y: Tensor, ids: Tensor | None, noise: NoiseSource) -> Batch:
+    if not isinstance(task, Task):
+        raise DataError(
+            f"task = {type(task).__name__}: expected a Task; make one with Task(model, example=x)"
+        )
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise DataError(f"x = {_kind(x)}: expected floating-point inputs")
     if not isinstance(y, Tensor) or y.dtype != torch.long:
         raise DataError(f"y = {_kind(y)}: expected labels of dtype torch.int64")
     shape = task.input_shape
-    if tuple(x.shape[1:]) == shape:
-        x, y, ids = x[None], y[None], None if ids is None else ids[None]
-    if x.ndim != 2 + len(shape) or tuple(x.shape[2:]) != shape or 0 in x.shape[:2]:
+    axes = x.ndim - len(shape)
+    if axes not in (1, 2) or tuple(x.shape[axes:]) != shape or 0 in x.shape[:axes]:
         wanted = ", ".join(map(str, shape))
-        raise DataError(f"x of shape {list(x.shape)}: expected [B, {wanted}] or [V, B, {wanted}]")
-    if y.shape != x.shape[:2]:
-        raise DataError(f"y of shape {list(y.shape)}: expected {list(x.shape[:2])}, a label for every sample")
+        raise DataError(
+            f"x of shape {list(x.shape)}: expected [B, {wanted}] or [V, B, {wanted}], V and B ≥ 1"
+        )
+    if y.shape != x.shape[:axes]:
+        raise DataError(
+            f"y of shape {list(y.shape)}: expected {list(x.shape[:axes])}, a label for every sample"
+        )
+    _check_ids(ids, x.shape[:axes])
+    if axes == 1:
+        x, y, ids = x[None], y[None], None if ids is None else ids[None]
     parameter = task.model.get_parameter(task.names[0])
     if x.device != parameter.device or y.device != x.device:
         raise DataError(
@@ -102,17 +114,16 @@ def _batch(task: Task, x: Tensor, y: Tensor, ids: Tensor | None, noise: NoiseSou
         raise DataError(
             f"y holds label {int(low if low < 0 else high)}: expected labels in [0, {task.classes - 1}]"
         )
-    return Batch(x.detach(), y, _ids(ids, x), noise)
+    return Batch(x.detach().contiguous(), y.contiguous(), None if ids is None else ids.to(x.device), noise)
 
 
-def _ids(ids: Tensor | None, x: Tensor) -> Tensor | None:
+def _check_ids(ids: Tensor | None, shape: torch.Size) -> None:
     if ids is None:
-        return None
-    if not isinstance(ids, Tensor) or ids.dtype != torch.long or ids.shape != x.shape[:2]:
-        raise DataError(f"ids = {_kind(ids)}: expected torch.int64 ids of shape {list(x.shape[:2])}")
+        return
+    if not isinstance(ids, Tensor) or ids.dtype != torch.long or ids.shape != shape:
+        raise DataError(f"ids = {_kind(ids)}: expected torch.int64 ids of shape {list(shape)}")
     if bool((ids < 0).any()):
         raise DataError(f"ids hold {int(ids.min())}: expected ids ≥ 0")
-    return ids.to(x.device)
 
 
 def _kind(value: object) -> str:

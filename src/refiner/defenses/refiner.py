@@ -1,7 +1,7 @@
 """Refiner: upload the gradient of robust data, which is noise to the eye and trains like the real."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -17,6 +17,17 @@ from refiner.defenses.refine.memory import Memory
 from refiner.defenses.refine.settings import Settings
 from refiner.defenses.refine.start import start
 from refiner.errors import DataError, ProtectionError
+
+PAPER: dict[str, object] = {
+    "alpha": 0.5,
+    "epsilon": 0.1,
+    "start": "blend",
+    "solver": "descent",
+    "element_power": 1.0,
+    "relative": False,
+    "floor": 0.0,
+    "upload": "curved",
+}
 
 # Far from a caller's ids, which are ≥ 0 and rarely so large, and from fresh ones, which are small negatives.
 _SIGNS = 1 << 62
@@ -47,19 +58,13 @@ class Refiner(Settings, Defense):
         object.__setattr__(self, "_source", NoiseSource(self.secret))
 
     @classmethod
-    def paper(cls, *, alpha: float = 0.5, epsilon: float | None = 0.1, iterations: int = 10) -> Self:
-        """The paper to the letter: blended start, plain descent with step 1, raw weights, ε = 0.1."""
-        return cls(
-            alpha=alpha,
-            iterations=iterations,
-            epsilon=epsilon,
-            start="blend",
-            solver="descent",
-            element_power=1.0,
-            relative=False,
-            floor=0.0,
-            upload="curved",
-        )
+    def paper(cls, **changes: Any) -> Self:
+        """The paper to the letter: blended start, plain descent with step 1, raw weights, ε = 0.1.
+
+        >>> Refiner.paper(epsilon=0.3).alpha
+        0.5
+        """
+        return cls(**{**PAPER, **changes})
 
     def refine(
         self, task: Task, x: Tensor, y: Tensor, *, ids: Tensor | None = None, seed: int | None = None
@@ -115,19 +120,19 @@ class Refiner(Settings, Defense):
 
     def _begin(self, x: Tensor, ids: Tensor, noise: NoiseSource) -> tuple[Tensor, int]:
         """Where the search starts, and how long it may last."""
-        known = None
-        if self.warm_start and len(self._memory):
-            found, earlier = self._memory.recall(ids.flatten())
+        known, earlier = None, x
+        if self.warm_start:
+            found, values = self._memory.recall(ids.flatten(), like=x.flatten(0, 1))
+            known, earlier = found.view(*ids.shape, *(1 for _ in x.shape[2:])), values.view_as(x)
             if bool(found.all()):
-                return earlier.view_as(x), -(-self.iterations // 2)
-            known = found.view(*ids.shape, *(1 for _ in x.shape[2:]))
+                return earlier, -(-self.iterations // 2)
 
         def blend(x: Tensor, ids: Tensor, key: Tensor) -> tuple[Tensor]:
             drawn = uniform(key, ids, tuple(x.shape[2:]), x.dtype)
             return (start(self.start, x, drawn, self.alpha, *self.input_range),)
 
         (begin,) = self._captured("begin", blend, [x, ids, noise.key.to(x.device)])
-        return (begin if known is None else torch.where(known, earlier.view_as(x), begin)), self.iterations
+        return (begin if known is None else torch.where(known, earlier, begin)), self.iterations
 
     def _craft_chunk(
         self, task: Task, noise: NoiseSource, x: Tensor, y: Tensor, ids: Tensor

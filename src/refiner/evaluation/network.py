@@ -5,10 +5,11 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from refiner.errors import DataError
+from refiner.files import write_whole
 
 BUNDLED = Path(__file__).resolve().parent.parent / "assets" / "evaluation_network.safetensors"
 SMALLEST, LARGEST = 28, 224
@@ -35,7 +36,7 @@ class EvaluationNetwork(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Noise ratios `[...]` of images `[..., C, H, W]` with pixels in 0..1."""
-        flat = images.flatten(end_dim=-4)
+        flat = images.reshape(-1, *images.shape[-3:])
         if flat.shape[1] == 1:
             flat = flat.expand(-1, 3, -1, -1)
         hidden = torch.relu(self.conv1(flat))
@@ -55,10 +56,17 @@ class EvaluationNetwork(nn.Module):
                 f"and {SMALLEST} to {LARGEST} pixels a side"
             )
 
+    @classmethod
+    def check_many(cls, images: Tensor) -> None:
+        """Refuse anything but a batch `[N, C, H, W]` of at least one such picture."""
+        if images.ndim != 4 or not len(images):
+            raise DataError(f"images of shape {list(images.shape)}: expected [N, C, H, W] with N ≥ 1")
+        cls.check(tuple(images.shape))
+
     @torch.no_grad()
     def score(self, images: Tensor, batch: int = 500) -> Tensor:
         """Noise ratios of many pictures `[N, C, H, W]`, checked, without gradients, `batch` at a time."""
-        self.check(tuple(images.shape))
+        self.check_many(images)
         return torch.cat([self(part) for part in torch.split(images, batch)])
 
     def save(self, path: Path, *, half: bool = False) -> None:
@@ -67,7 +75,7 @@ class EvaluationNetwork(nn.Module):
             name: (w.half() if half else w).detach().cpu().contiguous()
             for name, w in self.state_dict().items()
         }
-        save_file(weights, path)
+        write_whole(path, save(weights))
 
     @classmethod
     def load(cls, path: Path) -> "EvaluationNetwork":

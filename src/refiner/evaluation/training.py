@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -57,7 +57,7 @@ def train(
 
     After each epoch the whole state goes to `out` + ".part"; a run that finds it goes on from there.
     """
-    EvaluationNetwork.check(tuple(images.shape))
+    EvaluationNetwork.check_many(images)
     torch.manual_seed(training.seed)
     network = EvaluationNetwork().to(device)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -128,11 +128,19 @@ def _save(
 
 
 def _resume(path: Path, network: EvaluationNetwork, optimizer: torch.optim.Adam, training: Training) -> int:
-    with safe_open(path, framework="pt") as file:
-        about = file.metadata()
-        if json.loads(about["training"]) != asdict(training):
-            raise DataError(f"checkpoint = {str(path)!r}: made with other settings; delete it to start anew")
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        same = json.loads(about["training"]) == asdict(training)
+        done = int(about["done"])
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise DataError(
+            f"checkpoint = {str(path)!r}: unreadable ({reason}); delete it to start anew"
+        ) from error
+    if not same:
+        raise DataError(f"checkpoint = {str(path)!r}: made with other settings; delete it to start anew")
     network.load_state_dict(
         {n.removeprefix("weight."): t for n, t in tensors.items() if n.startswith("weight.")}
     )
@@ -142,4 +150,4 @@ def _resume(path: Path, network: EvaluationNetwork, optimizer: torch.optim.Adam,
             _, index, field = name.split(".")
             state.setdefault(int(index), {})[field] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    return int(about["done"])
+    return done

@@ -1,6 +1,5 @@
 """The warm start's memory: bounded, the oldest forgotten first."""
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +21,7 @@ def test_recalls_the_last_value_of_the_most_recent_samples(batches: list[list[in
             model[sample] = value
             while len(model) > 4:
                 model.pop(next(iter(model)))
-    known, values = memory.recall(torch.arange(10))
+    known, values = memory.recall(torch.arange(10), like=torch.zeros(10, 1))
     assert {i for i in range(10) if known[i]} == set(model)
     assert all(values[i].item() == value for i, value in model.items())
     assert len(memory) == len(model)
@@ -32,9 +31,13 @@ def test_other_shapes_start_anew() -> None:
     memory = Memory(capacity=2)
     memory.store(torch.tensor([1]), torch.zeros(1, 3))
     memory.store(torch.tensor([2]), torch.zeros(1, 4))
-    assert memory.recall(torch.tensor([1, 2]))[0].tolist() == [False, True]
+    assert memory.recall(torch.tensor([1, 2]), like=torch.zeros(2, 4))[0].tolist() == [False, True]
 
 
-def test_an_empty_memory_says_so() -> None:
-    with pytest.raises(LookupError):
-        Memory(capacity=2).recall(torch.tensor([1]))
+def test_nothing_is_known_to_an_empty_memory_or_in_another_shape_or_type() -> None:
+    memory = Memory(capacity=2)
+    assert not memory.recall(torch.tensor([1]), like=torch.zeros(1, 3))[0].any()
+    memory.store(torch.tensor([1]), torch.zeros(1, 3))
+    assert memory.recall(torch.tensor([1]), like=torch.zeros(1, 3))[0].all()
+    assert not memory.recall(torch.tensor([1]), like=torch.zeros(1, 4))[0].any()
+    assert not memory.recall(torch.tensor([1]), like=torch.zeros(1, 3).double())[0].any()

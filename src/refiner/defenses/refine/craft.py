@@ -73,7 +73,7 @@ def craft(
         robust = robust.clamp(low, high)
     with tensor_float32(False):
         if straight:
-            upload = real + flatten(directional(task, x, y, robust - x, parameters=parameters)[1])
+            upload = real + flatten(directional(task, x, y, robust - x, parameters=parameters))
         else:
             upload = gradient(robust)
     if settings.floor:

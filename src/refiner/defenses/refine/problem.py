@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from refiner.core.capture import beside
-from refiner.defenses.refine.utility import Utility
+from refiner.defenses.refine.utility import TINY, Utility
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Problem(ABC):
     def moved(self, difference: Tensor, change: Tensor) -> Tensor | None:
         """The difference after a move that changes it by `change`, if that takes no new gradient to know."""
 
-    def _say(self, difference: Tensor) -> Tensor | float:
-        """Whether UM still has a say, for every victim."""
-        return (self.utility.distance(difference) > self.floor).to(difference.dtype) if self.floor else 1.0
+    def _say(self, difference: Tensor) -> Tensor:
+        """1 where UM still has a say, 0 where it has none, for every victim."""
+        return (self.utility.distance(difference) > self.floor).to(difference.dtype)
 
     def _privacy_slope(self, x: Tensor) -> Tensor:
         with torch.enable_grad():
@@ -98,21 +98,24 @@ class Straight(Problem):
         now = self._start(x) if difference is None else difference
 
         def utility_slope() -> Tensor:
-            pull = self.utility.slope(now) * _column(self._say(now))
+            pull = self.utility.slope(now) * self._say(now)[:, None]
             (slope,) = torch.autograd.grad(self.recorded, self.point, grad_outputs=pull, retain_graph=True)
             return slope
 
         return self._with_privacy(x, utility_slope), now
 
     def along(self, x: Tensor, difference: Tensor, move: Tensor) -> Tensor:
+        return self._push(move)
+
+    def _push(self, move: Tensor) -> Tensor:
         # A finite difference is half the cost of the exact product, and it only steers the search.
         with torch.no_grad():
             return self.gradient(self.point.detach() + move) - self.utility.target
 
     def _start(self, x: Tensor) -> Tensor:
         move = x - self.point.detach()
-        probe = 0.05 / move.abs().flatten(1).amax(1).clamp_min(1e-30)
-        return self.along(x, x, wide(probe, move) * move) / probe[:, None]
+        probe = 0.05 / move.abs().flatten(1).amax(1).clamp_min(TINY)
+        return self._push(wide(probe, move) * move) / probe[:, None]
 
     def moved(self, difference: Tensor, change: Tensor) -> Tensor | None:
         return difference + change
@@ -121,7 +124,3 @@ class Straight(Problem):
 def wide(value: Tensor, like: Tensor) -> Tensor:
     """One number a victim, `[V]`, with as many axes as `like [V, ...]`."""
     return value.view(-1, *(1 for _ in like.shape[1:]))
-
-
-def _column(value: Tensor | float) -> Tensor | float:
-    return value[:, None] if isinstance(value, Tensor) else value

@@ -6,11 +6,13 @@ from refiner import checks
 from refiner.core.task import Task
 from refiner.defenses.refine.solver import SOLVERS
 from refiner.defenses.refine.start import STARTS
-from refiner.errors import DataError
+from refiner.errors import DataError, SettingError
 from refiner.evaluation.network import EvaluationNetwork
 
 GRANULARITIES = ("batch", "sample")
 UPLOADS = ("curved", "straight")
+# A field that stays on the client: it is no part of an Update.
+PRIVATE = {"private": True}
 
 
 @dataclass(frozen=True)
@@ -60,18 +62,20 @@ class Settings:
     """Keep robust data within `input_range` after the search."""
     input_range: tuple[float, float] = (0.0, 1.0)
     """The least and the greatest value of an input."""
-    chunk: int | None = None
+    chunk: int | None = field(default=None, metadata=PRIVATE)
     """How many victims are solved at a time; None for all."""
-    network: EvaluationNetwork | None = field(default=None, repr=False, compare=False)
+    network: EvaluationNetwork | None = field(default=None, repr=False, compare=False, metadata=PRIVATE)
     """The evaluation network; None for the one that comes with refiner."""
-    secret: bytes | None = field(default=None, repr=False, compare=False)
-    """32 bytes that key the noise of known samples; None draws them from the operating system."""
-    remember: int = field(default=10_000, repr=False, compare=False)
+    secret: bytes | None = field(default=None, repr=False, compare=False, metadata=PRIVATE)
+    """32 bytes that key the noise; None draws them from the operating system, anew for every `Refiner`. Keep
+    one `Refiner` for a whole training, or store a secret, or a known sample does not keep its noise."""
+    remember: int = field(default=10_000, metadata=PRIVATE)
     """How many samples the warm start keeps in memory."""
 
     def __post_init__(self) -> None:
         checks.choice("start", self.start, STARTS)
-        checks.number("alpha", self.alpha, 0, 1 if self.start == "blend" else 100)
+        limit = 1 if self.start == "blend" else 100
+        checks.number(f"alpha (with start = {self.start!r})", self.alpha, 0, limit)
         checks.number("beta", self.beta, 0, 1e6)
         checks.integer("iterations", self.iterations, 0, 10_000)
         checks.number("tau", self.tau, 0, 1)
@@ -92,6 +96,8 @@ class Settings:
         if self.chunk is not None:
             checks.integer("chunk", self.chunk, 1)
         checks.integer("remember", self.remember, 1)
+        if self.secret is not None and (not isinstance(self.secret, bytes) or len(self.secret) != 32):
+            raise SettingError(f"secret = ({type(self.secret).__name__}, not shown): expected 32 bytes")
         if self.network is not None and not isinstance(self.network, EvaluationNetwork):
             raise checks.wrong("network", self.network, "an EvaluationNetwork or None")
 

@@ -5,9 +5,9 @@ from torch import Tensor
 
 from refiner.core.optim import GD, Adam, Optimizer, SignedAdam
 from refiner.defenses.refine.problem import Problem, wide
+from refiner.defenses.refine.utility import TINY
 
 SOLVERS = ("descent", "adam", "signed", "conjugate")
-_TINY = 1e-30
 
 
 def solve(problem: Problem, x: Tensor, *, solver: str, iterations: int, step: float, reach: float) -> Tensor:
@@ -38,7 +38,7 @@ def _conjugate(problem: Problem, x: Tensor, iterations: int, reach: float) -> Te
     for _ in range(iterations):
         slope, difference = problem.slope(x, difference)
         direction = _direction(slope, previous, direction)
-        tallest = direction.abs().flatten(1).amax(1).clamp_min(_TINY)
+        tallest = direction.abs().flatten(1).amax(1).clamp_min(TINY)
         probe = 0.1 * reach / tallest
         along = problem.along(x, difference, wide(probe, x) * direction) / probe[:, None]
         t = _step(problem, slope, difference, direction, along).minimum(reach / tallest)
@@ -50,7 +50,7 @@ def _conjugate(problem: Problem, x: Tensor, iterations: int, reach: float) -> Te
 
 def _direction(slope: Tensor, previous: Tensor, direction: Tensor) -> Tensor:
     """Polak and Ribière's direction, never with a negative share, steepest descent where it would rise."""
-    share = (_dot(slope, slope - previous) / _dot(previous, previous).clamp_min(_TINY)).clamp_min(0)
+    share = (_dot(slope, slope - previous) / _dot(previous, previous).clamp_min(TINY)).clamp_min(0)
     # Before the first step `previous` and `direction` are zero, and so is what the share multiplies.
     candidate = wide(share, slope) * direction - slope
     falls = _dot(candidate, slope) < 0
@@ -59,7 +59,7 @@ def _direction(slope: Tensor, previous: Tensor, direction: Tensor) -> Tensor:
 
 def _step(problem: Problem, slope: Tensor, difference: Tensor, direction: Tensor, along: Tensor) -> Tensor:
     """The step `[V]` to the parabola's minimum, and not past the floor."""
-    curvature = problem.utility.value(along).clamp_min(_TINY)
+    curvature = problem.utility.value(along).clamp_min(TINY)
     t = -_dot(slope, direction) / (2 * curvature)
     if problem.floor:
         t = torch.minimum(t, _to_floor(problem, difference, along))
@@ -69,7 +69,7 @@ def _step(problem: Problem, slope: Tensor, difference: Tensor, direction: Tensor
 def _to_floor(problem: Problem, difference: Tensor, along: Tensor) -> Tensor:
     """The first t at which ‖difference + t·along‖ meets the floor; infinite where it never does."""
     radius = problem.floor * problem.utility.target.norm(dim=1)
-    a = along.square().sum(1).clamp_min(_TINY)
+    a = along.square().sum(1).clamp_min(TINY)
     b = (along * difference).sum(1)
     c = difference.square().sum(1) - radius.square()
     inside = b.square() - a * c

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from refiner.core.task import Parameters, Task
 
-_TINY = 1e-30
+TINY = 1e-30
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Utility:
 
     def distance(self, difference: Tensor) -> Tensor:
         """Plain relative distance ‖gradient − target‖ / ‖target‖ of every victim."""
-        relative: Tensor = difference.norm(dim=1) / self.target.norm(dim=1).clamp_min(_TINY)
+        relative: Tensor = difference.norm(dim=1) / self.target.norm(dim=1).clamp_min(TINY)
         return relative
 
 
@@ -50,5 +50,5 @@ def utility(
         weight = (target * values).abs().pow(element_power) * weight
     scale = target.new_ones(len(target))
     if relative:
-        scale = 1 / (weight * target).square().sum(1).clamp_min(_TINY)
+        scale = 1 / (weight * target).square().sum(1).clamp_min(TINY)
     return Utility(target, weight, scale)

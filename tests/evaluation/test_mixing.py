@@ -1,0 +1,66 @@
+"""Mixing pictures with noise, and how well the bundled network reads the share of it on real data."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refiner.data import load_dataset, load_sample
+from refiner.evaluation import EvaluationNetwork, mix, score_ratios
+from refiner.evaluation.mixing import RATIOS
+
+
+def test_the_ends_are_the_picture_and_pure_noise() -> None:
+    images = torch.rand(2, 3, 8, 8)
+    assert torch.equal(mix(images, 0.0, torch.Generator().manual_seed(1)), images)
+    noise = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(mix(images, 1.0, torch.Generator().manual_seed(1)), noise)
+
+
+@given(ratio=st.floats(0, 1), seed=st.integers(0, 2**31))
+def test_between_them_it_is_straight_and_stays_in_range(ratio: float, seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    images = torch.rand(2, 1, 4, 4, generator=draw, dtype=torch.float64)
+    noise = mix(torch.zeros_like(images), 1.0, draw.manual_seed(seed))
+    mixed = mix(images, ratio, draw.manual_seed(seed))
+    torch.testing.assert_close(mixed, images + ratio * (noise - images))
+    assert mixed.min() >= 0 and mixed.max() <= 1 and mixed.dtype == torch.float64
+
+
+def test_each_picture_may_have_its_own_ratio() -> None:
+    images = torch.rand(3, 1, 4, 4)
+    mixed = mix(images, torch.tensor([0.0, 0.5, 1.0]).view(3, 1, 1, 1), torch.Generator().manual_seed(2))
+    assert torch.equal(mixed[0], images[0])
+    assert not torch.equal(mixed[1], images[1])
+
+
+def test_each_picture_has_its_own_noise() -> None:
+    noise = mix(torch.zeros(2, 3, 8, 8), 1.0, torch.Generator().manual_seed(0))
+    assert not torch.equal(noise[0], noise[1])
+    assert not torch.equal(noise[0, 0], noise[0, 1])
+
+
+def test_scores_are_seeded_and_tell_good_from_bad() -> None:
+    images = load_sample().images[:10]
+    good = score_ratios(EvaluationNetwork.bundled(), images)
+    assert good == score_ratios(EvaluationNetwork.bundled(), images, seed=0)
+    assert good != score_ratios(EvaluationNetwork.bundled(), images, seed=1)
+    assert good.ratios == RATIOS[1:-1] == tuple(i / 10 for i in range(1, 10))
+    assert len(good.mean_prediction) == 9
+    assert max(abs(p - r) for p, r in zip(good.mean_prediction, good.ratios, strict=True)) < 0.05
+    bad = score_ratios(EvaluationNetwork(), images)
+    assert bad.mean_absolute_error > 5 * good.mean_absolute_error
+    assert bad.rising_share < 0.99
+
+
+@pytest.mark.parametrize("name", ["cifar10", "svhn", "cifar100", "path", "ham10000"])
+def test_real_pictures(data_dir: Callable[[str], Path], name: str) -> None:
+    """None of these sets was trained on."""
+    images, _ = load_dataset(name, "test", data_dir(name), limit=100)
+    assert len(images) == 100
+    found = score_ratios(EvaluationNetwork.bundled(), images.float() / 255)
+    assert found.mean_absolute_error <= 0.03
+    assert found.rising_share >= 0.99

@@ -1,0 +1,179 @@
+"""The evaluation network: its size, the pictures that it takes and refuses, its file, its quick copy."""
+
+import copy
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import Tensor
+
+from refiner.data import load_sample
+from refiner.defenses.refine.privacy import _quick
+from refiner.errors import DataError
+from refiner.evaluation import EvaluationNetwork, mix
+from refiner.evaluation.network import BUNDLED
+
+
+@pytest.fixture(scope="module")
+def pictures() -> Tensor:
+    return load_sample().images[:20]
+
+
+def test_the_size_of_the_paper() -> None:
+    assert sum(p.numel() for p in EvaluationNetwork().parameters()) == 1_479_425
+
+
+def test_the_bundled_weights_are_small_and_fixed() -> None:
+    assert BUNDLED.stat().st_size <= 3.2e6
+    network = EvaluationNetwork.bundled()
+    assert network is EvaluationNetwork.bundled("cpu")
+    assert not network.training
+    assert all(not p.requires_grad and p.dtype == torch.float32 for p in network.parameters())
+    assert all(p.isfinite().all() for p in network.parameters())
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("size", [(28, 28), (33, 57), (64, 64), (224, 224), (28, 224)])
+def test_every_size_and_both_channels(size: tuple[int, int], channels: int, pictures: Tensor) -> None:
+    network = EvaluationNetwork.bundled()
+    clean = F.interpolate(pictures[:2], size, mode="bilinear", antialias=True).clamp(0, 1)
+    noise = torch.rand(2, channels, *size)
+    if channels == 1:
+        clean = clean.mean(1, keepdim=True)
+    low, high = network.score(clean), network.score(noise)
+    assert low.shape == high.shape == (2,)
+    assert low.max() < 0.1
+    assert high.min() > 0.9
+
+
+def test_grey_is_three_equal_channels(pictures: Tensor) -> None:
+    grey = pictures.mean(1, keepdim=True)
+    network = EvaluationNetwork.bundled()
+    assert torch.equal(network(grey), network(grey.expand(-1, 3, -1, -1)))
+
+
+@pytest.mark.parametrize("axes", [(), (1,), (6,), (2, 3), (1, 2, 3)])
+def test_leading_axes_stay(axes: tuple[int, ...], pictures: Tensor) -> None:
+    network = EvaluationNetwork.bundled()
+    count = torch.Size(axes).numel()
+    mixed = mix(pictures[:count], torch.linspace(0.1, 0.9, count)[:, None, None, None], torch.Generator())
+    found = network(mixed.view(*axes, 3, 32, 32))
+    assert found.shape == axes
+    torch.testing.assert_close(found.flatten(), torch.stack([network(one[None])[0] for one in mixed]))
+
+
+def test_scores_do_not_depend_on_the_batch(pictures: Tensor) -> None:
+    network = EvaluationNetwork.bundled()
+    whole = network.score(pictures)
+    torch.testing.assert_close(network.score(pictures, batch=7), whole)
+    assert not whole.requires_grad
+
+
+def test_it_can_be_differentiated_in_the_picture(pictures: Tensor) -> None:
+    point = pictures[:2].clone().requires_grad_()
+    (slope,) = torch.autograd.grad(EvaluationNetwork.bundled()(point).sum(), point)
+    assert slope.isfinite().all() and slope.abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    "shape", [(3, 27, 32), (3, 32, 225), (2, 32, 32), (4, 32, 32), (0, 32, 32), (3, 0, 32), (32, 32), (5,)]
+)
+def test_other_pictures_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(DataError) as caught:
+        EvaluationNetwork.check(shape)
+    assert str(caught.value) == (
+        f"picture shape = {shape}: the evaluation network takes 1 or 3 channels and 28 to 224 pixels a side"
+    )
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 27, 32), (2, 2, 32, 32)])
+def test_score_refuses_them_too(shape: tuple[int, ...]) -> None:
+    with pytest.raises(DataError, match=re.escape(f"picture shape = {shape[1:]}: ")):
+        EvaluationNetwork.bundled().score(torch.zeros(shape))
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (0, 3, 32, 32), (1, 2, 3, 32, 32)])
+def test_score_takes_one_batch(shape: tuple[int, ...]) -> None:
+    with pytest.raises(DataError) as caught:
+        EvaluationNetwork.bundled().score(torch.zeros(shape))
+    assert str(caught.value) == f"images of shape {list(shape)}: expected [N, C, H, W] with N ≥ 1"
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_saved_and_loaded(half: bool, tmp_path: Path, pictures: Tensor) -> None:
+    network, path = EvaluationNetwork(), tmp_path / "weights"
+    network.save(path, half=half)
+    back = EvaluationNetwork.load(path)
+    for name, value in network.state_dict().items():
+        expected = value.half().float() if half else value
+        assert torch.equal(back.state_dict()[name], expected)
+        assert back.state_dict()[name].dtype == torch.float32
+    assert not any(p.requires_grad for p in back.parameters())
+    assert path.stat().st_size < (3.2e6 if half else 6.0e6)
+    torch.testing.assert_close(back.score(pictures), network.score(pictures), rtol=0, atol=1e-3)
+    # Saving leaves the network as it was.
+    assert all(p.dtype == torch.float32 and p.requires_grad for p in network.parameters())
+
+
+def test_channels_last_weights_are_saved_as_they_are(tmp_path: Path) -> None:
+    network = EvaluationNetwork().to(memory_format=torch.channels_last)
+    network.save(tmp_path / "weights")
+    assert torch.equal(EvaluationNetwork.load(tmp_path / "weights").conv2.weight, network.conv2.weight)
+
+
+def bad_files(path: Path) -> dict[str, bytes]:
+    network = EvaluationNetwork()
+    network.save(path)
+    weights = network.state_dict()
+    found = {"garbage": b"garbage" * 100, "empty": b"", "truncated": path.read_bytes()[:-10]}
+    changed = {
+        "a weight too few": {k: v for k, v in weights.items() if k != "linear.bias"},
+        "a weight too many": weights | {"other": torch.zeros(1)},
+        "another shape": weights | {"linear.bias": torch.zeros(2)},
+    }
+    for name, tensors in changed.items():
+        save_file(tensors, path)
+        found[name] = path.read_bytes()
+    return found
+
+
+def test_a_bad_file_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    for kind, content in bad_files(path).items():
+        path.write_bytes(content)
+        with pytest.raises(DataError) as caught:
+            EvaluationNetwork.load(path)
+        pattern = rf"weights = '{re.escape(str(path))}': not an evaluation network \(.+\)"
+        assert re.fullmatch(pattern, str(caught.value)), kind
+    with pytest.raises(DataError, match="not an evaluation network"):
+        EvaluationNetwork.load(tmp_path / "absent")
+
+
+def in_bfloat16(quick: EvaluationNetwork, images: Tensor) -> Tensor:
+    """What the quick copy computes, with each sum in float32: a CPU without bfloat16 takes ages for it."""
+    hidden = images.to(torch.bfloat16)
+    for layer in (quick.conv1, quick.conv2, quick.conv3):
+        assert layer.weight.dtype == torch.bfloat16 and layer.bias is not None
+        out = F.conv2d(hidden.float(), layer.weight.float(), layer.bias.float(), stride=2, padding=1)
+        hidden = torch.relu(out.to(torch.bfloat16))
+    return torch.sigmoid(quick.linear(hidden.float().mean((2, 3))))[:, 0]
+
+
+def test_the_quick_copy_is_near(pictures: Tensor) -> None:
+    """The search on a GPU has its convolutions in bfloat16, and D must not notice."""
+    network = EvaluationNetwork.bundled()
+    before = copy.deepcopy(network.state_dict())
+    quick = _quick(network)
+    ratios = torch.linspace(0, 1, 11).repeat_interleave(len(pictures))[:, None, None, None]
+    mixed = mix(pictures.repeat(11, 1, 1, 1), ratios, torch.Generator().manual_seed(0))
+    exact, near = network(mixed), in_bfloat16(quick, mixed)
+    assert 0 < float((near - exact).abs().max()) <= 0.01
+    some = slice(0, None, 110)
+    moved = quick(mixed[some].to(torch.bfloat16, memory_format=torch.channels_last))
+    assert moved.dtype == torch.float32
+    torch.testing.assert_close(moved, near[some], rtol=0, atol=1e-3)
+    assert float((moved - exact[some]).abs().max()) <= 0.01
+    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())

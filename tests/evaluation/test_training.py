@@ -1,0 +1,193 @@
+"""Training of the evaluation network: reproducible, resumable to the last bit, and able to learn."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from refiner.data import load_sample
+from refiner.errors import DataError, SettingError
+from refiner.evaluation import EvaluationNetwork, Training, train
+
+TINY = Training(epochs=2, learning_rate=1e-3, batch=8, seed=5, decay=True, grey_share=0.5)
+
+
+def few() -> Tensor:
+    """Ten pictures: a whole batch and a part of one, and room to be shrunk."""
+    return load_sample().images[:10, :, :29, :29]
+
+
+class Interrupted(Exception):
+    """What a killed run looks like from inside."""
+
+
+def one_epoch(training: Training, out: Path) -> float:
+    """Train until the first epoch is told of, and give its loss."""
+    told: list[float] = []
+
+    def stop(epoch: int, loss: float) -> None:
+        told.append(loss)
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        train(few(), training, out, on_epoch=stop)
+    assert not out.exists()
+    return told[0]
+
+
+def same(first: EvaluationNetwork, second: EvaluationNetwork) -> bool:
+    return all(torch.equal(v, second.state_dict()[k]) for k, v in first.state_dict().items())
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[EvaluationNetwork, list[float], Path]:
+    """One training that several tests compare with: the network, its losses, its file."""
+    out, losses = tmp_path_factory.mktemp("unbroken") / "network", []
+    torch.manual_seed(123)
+    network = train(few(), TINY, out, on_epoch=lambda epoch, loss: losses.append(loss))
+    return network, losses, out
+
+
+Unbroken = tuple[EvaluationNetwork, list[float], Path]
+
+
+def test_it_learns(unbroken: Unbroken) -> None:
+    network, losses, out = unbroken
+    assert len(losses) == 2
+    assert losses[1] < losses[0]
+    assert same(EvaluationNetwork.load(out), network)
+    assert [path.name for path in out.parent.iterdir()] == ["network"]
+    assert not network.training and not any(p.requires_grad for p in network.parameters())
+
+
+def test_interrupted_and_resumed_is_the_same_to_the_last_bit(unbroken: Unbroken, tmp_path: Path) -> None:
+    out = tmp_path / "network"
+    torch.manual_seed(7)
+    assert one_epoch(TINY, out) == unbroken[1][0]
+    part = tmp_path / "network.part"
+    with safe_open(part, framework="pt") as file:
+        assert file.metadata() == {"training": json.dumps(asdict(TINY)), "done": "1"}
+
+    with pytest.raises(DataError) as caught:
+        train(few(), replace(TINY, seed=6), out)
+    assert str(caught.value) == (
+        f"checkpoint = {str(part)!r}: made with other settings; delete it to start anew"
+    )
+
+    # Draws between the two runs, as in another process, must not matter.
+    torch.manual_seed(99)
+    told: list[tuple[int, float]] = []
+    resumed = train(few(), TINY, out, on_epoch=lambda epoch, loss: told.append((epoch, loss)))
+    assert told == [(2, unbroken[1][1])]
+    assert same(resumed, unbroken[0])
+    assert out.read_bytes() == unbroken[2].read_bytes()
+    assert not part.exists()
+
+
+def test_another_seed_is_another_training(unbroken: Unbroken, tmp_path: Path) -> None:
+    assert one_epoch(replace(TINY, seed=6), tmp_path / "network") != unbroken[1][0]
+
+
+def test_bytes_and_floats_are_the_same_pictures(tmp_path: Path) -> None:
+    once = Training(epochs=1, batch=2, seed=1)
+    pictures = (few()[:2] * 255).round().to(torch.uint8)
+    from_bytes = train(pictures, once, tmp_path / "bytes")
+    assert same(from_bytes, train(pictures.float() / 255, once, tmp_path / "floats"))
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage" * 30])
+def test_a_broken_checkpoint_is_one_line(content: bytes, tmp_path: Path) -> None:
+    part = tmp_path / "network.part"
+    part.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        train(few(), TINY, tmp_path / "network")
+    pattern = rf"checkpoint = '{re.escape(str(part))}': unreadable \(.+\); delete it to start anew"
+    assert re.fullmatch(pattern, str(caught.value)), str(caught.value)
+
+
+@pytest.mark.parametrize("about", [None, {"done": "1"}, {"training": "{", "done": "1"}])
+def test_a_foreign_checkpoint_is_one_line(about: dict[str, str] | None, tmp_path: Path) -> None:
+    save_file({"weight.a": torch.zeros(1)}, tmp_path / "network.part", about)
+    with pytest.raises(DataError, match=r"^checkpoint = .*: unreadable \(.+\); delete it to start anew$"):
+        train(few(), TINY, tmp_path / "network")
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((2, 3, 20, 32), r"picture shape = \(3, 20, 32\): .*"),
+        ((0, 3, 32, 32), r"images of shape \[0, 3, 32, 32\]: expected \[N, C, H, W\] with N ≥ 1"),
+        ((3, 32, 32), r"images of shape \[3, 32, 32\]: expected \[N, C, H, W\] with N ≥ 1"),
+    ],
+)
+def test_wrong_pictures(shape: tuple[int, ...], message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        train(torch.zeros(shape), TINY, tmp_path / "network")
+    assert re.fullmatch(message, str(caught.value))
+    assert not list(tmp_path.iterdir())
+
+
+NO_NUMBER = st.sampled_from([None, "1", True, False, [1], float("nan"), float("inf"), -float("inf"), 1j])
+NO_INTEGER = st.one_of(NO_NUMBER, st.floats())
+WRONG: dict[str, tuple[st.SearchStrategy[object], str]] = {
+    "epochs": (st.one_of(NO_INTEGER, st.integers(max_value=0)), "an integer ≥ 1"),
+    "learning_rate": (
+        st.one_of(
+            NO_NUMBER, st.floats(max_value=0), st.floats(min_value=1, exclude_min=True), st.integers(2)
+        ),
+        "a number in (0, 1]",
+    ),
+    "decay": (st.sampled_from([0, 1, None, "True", 0.0]), "True or False"),
+    "batch": (st.one_of(NO_INTEGER, st.integers(max_value=0)), "an integer ≥ 1"),
+    "grey_share": (
+        st.one_of(
+            NO_NUMBER,
+            st.floats(max_value=0, exclude_max=True),
+            st.floats(min_value=1, exclude_min=True),
+            st.integers(max_value=-1),
+        ),
+        "a number in [0, 1]",
+    ),
+    "seed": (
+        st.one_of(NO_INTEGER, st.integers(max_value=-1), st.integers(min_value=2**31)),
+        "an integer in [0, 2147483647]",
+    ),
+}
+
+
+@pytest.mark.parametrize("field", list(WRONG))
+@given(data=st.data())
+def test_a_wrong_setting_is_one_line(field: str, data: st.DataObject) -> None:
+    values, expected = WRONG[field]
+    value = data.draw(values)
+    with pytest.raises(SettingError) as caught:
+        replace(Training(), **{field: value})
+    message = str(caught.value)
+    assert message.startswith(f"{field} = {str(repr(value))[:70]}")
+    assert message.endswith(f": expected {expected}")
+    assert "\n" not in message
+
+
+def test_every_setting_has_a_wrong_value() -> None:
+    assert set(WRONG) == set(asdict(Training()))
+
+
+RIGHT: list[Callable[[], Training]] = [
+    Training,
+    lambda: Training(epochs=1, learning_rate=1, decay=True, batch=1, grey_share=0, seed=2**31 - 1),
+    lambda: Training(grey_share=1.0, seed=0),
+]
+
+
+@pytest.mark.parametrize("make", RIGHT)
+def test_the_ends_of_the_ranges_are_taken(make: Callable[[], Training]) -> None:
+    assert make().epochs >= 1
