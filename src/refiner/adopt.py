@@ -18,10 +18,10 @@ _KEPT = 4
 def backward(
     model: nn.Module, loss: Loss, x: Tensor, y: Tensor, defense: Defense, *, ids: Tensor | None = None
 ) -> Update:
-    """Add the protected gradient of `loss(model(x), y)` to each `.grad`, as `loss.backward()` adds the raw.
+    """Add the protected gradient of `loss(model(x), y)` to each `.grad`, as `loss.backward()` adds it raw.
 
-    If the defence fails it raises, and no `.grad` is touched. Dropout is off, and batch norm uses the batch and
-    updates no running statistics: call `refiner.models.recalibrate` before you evaluate such a model.
+    If the defence fails it raises, and no `.grad` is touched. Dropout is off, and batch norm uses the batch
+    and updates no running statistics: call `refiner.models.recalibrate` before you evaluate such a model.
 
     >>> import torch
     >>> from refiner import LeNet, Refiner

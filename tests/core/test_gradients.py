@@ -145,11 +145,9 @@ def test_second_order_of_one_victim(case: Case) -> None:
 
 
 def assert_second_order(task: Task, x: Tensor, y: Tensor) -> None:
-    weights = {name: torch.randn(shape, dtype=torch.float64) for name, shape in task.shapes.items()}
-
     def scalar(data: Tensor) -> Tensor:
-        found = gradients(task, data, y)
-        return torch.stack([(g * weights[name] + 10 * g.square()).sum() for name, g in found.items()]).sum()
+        found = gradients(task, data, y).values()
+        return torch.stack([k * g.square().sum() + g.sum() for k, g in enumerate(found, start=1)]).sum()
 
     point = x.clone().requires_grad_()
     (slope,) = torch.autograd.grad(scalar(point), point)
@@ -163,9 +161,8 @@ def assert_second_order(task: Task, x: Tensor, y: Tensor) -> None:
 def test_directional_equals_finite_differences(case: Case) -> None:
     task, x, y = case
     tangent = torch.randn_like(x)
-    value, along = directional(task, x, y, tangent)
-    assert tuple(value) == tuple(along) == task.names
-    assert error(flatten(value), flatten(gradients(task, x, y))) < 1e-9
+    along = directional(task, x, y, tangent)
+    assert tuple(along) == task.names
     expected = difference(lambda step: flatten(gradients(task, x + step * tangent, y)))
     for victim in range(V):
         assert error(flatten(along)[victim], expected[victim]) < 1e-6
@@ -178,10 +175,9 @@ def test_directional_of_one_victim(tasks: dict[torch.dtype, Task]) -> None:
         torch.randint(3, (2, 2)),
     )
     tangent = torch.randn_like(x)
-    both = directional(task, x, y, tangent)
-    alone = directional(task, x[1:], y[1:], tangent[1:])
-    for together, single in zip(both, alone, strict=True):
-        assert error(flatten(single)[0], flatten(together)[1]) < 1e-9
+    both = flatten(directional(task, x, y, tangent))
+    alone = flatten(directional(task, x[1:], y[1:], tangent[1:]))
+    assert error(alone[0], both[1]) < 1e-9
 
 
 def small(dtype: torch.dtype) -> Task:
@@ -197,7 +193,7 @@ def tasks() -> dict[torch.dtype, Task]:
     return {dtype: small(dtype) for dtype in SMALL}
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @example(count=1, chunk=1, samples=1, seed=0)
 @example(count=7, chunk=3, samples=2, seed=0)
 @given(
@@ -240,7 +236,7 @@ def test_a_graph_only_where_it_is_asked_for(tasks: dict[torch.dtype, Task]) -> N
         assert all(g.requires_grad for g in asked.values())
         assert not any(g.requires_grad for g in quiet.values())
         assert all(torch.equal(plain[name], quiet[name]) for name in task.names)
-    _, along = directional(task, x.clone().requires_grad_(), y, torch.ones_like(x))
+    along = directional(task, x.clone().requires_grad_(), y, torch.ones_like(x))
     assert not any(g.requires_grad for g in along.values())
 
 
@@ -255,8 +251,10 @@ def test_other_parameters_than_the_models(tasks: dict[torch.dtype, Task]) -> Non
     other.load_state_dict(moved)
     expected = flatten(gradients(Task(other, example=x[0]), x, y))
     assert error(flatten(gradients(task, x, y, parameters=moved)), expected) < 1e-9
-    assert error(flatten(directional(task, x, y, x, parameters=moved)[0]), expected) < 1e-9
     assert error(flatten(gradients(task, x, y)), expected) > 1e-3
+    along = flatten(directional(Task(other, example=x[0]), x, y, x))
+    assert error(flatten(directional(task, x, y, x, parameters=moved)), along) < 1e-9
+    assert error(flatten(directional(task, x, y, x)), along) > 1e-3
 
 
 @settings(max_examples=20)
@@ -317,9 +315,9 @@ def test_what_is_never_used_gets_zero(count: int) -> None:
     x, y = torch.randn(count, 2, 4), torch.randint(3, (count, 2))
     point = x.clone().requires_grad_()
     found = gradients(task, point, y)
-    value, along = directional(task, x, y, x)
+    along = directional(task, x, y, x)
     for name in ("unused", "idle.weight", "idle.bias"):
-        for mapping in (found, value, along):
+        for mapping in (found, along):
             assert mapping[name].shape == (count, *task.shapes[name])
             assert not mapping[name].any()
     assert found["linear.weight"].any() and along["linear.weight"].any()

@@ -138,21 +138,7 @@ def test_the_same_id_always_and_another_never() -> None:
     first = source.uniform(torch.tensor([5, 5, 6]), (2, 8))
     assert torch.equal(first[0], first[1])
     assert not torch.equal(first[0], first[2])
-    source.fresh(9)
     assert torch.equal(source.uniform(torch.tensor([5]), (2, 8))[0], first[0])
-
-
-@settings(max_examples=50)
-@given(counts=st.lists(st.integers(0, 50), max_size=10))
-def test_fresh_ids_never_come_back(counts: list[int]) -> None:
-    source = NoiseSource()
-    given_out: list[int] = []
-    for count in counts:
-        ids = source.fresh(count)
-        assert ids.dtype == torch.int64 and ids.shape == (count,)
-        given_out += ids.tolist()
-    assert len(set(given_out)) == len(given_out) == sum(counts)
-    assert all(sample < 0 for sample in given_out)
 
 
 def test_keys_differ_unless_they_are_given() -> None:
@@ -194,3 +180,25 @@ def test_values_stay_below_one_in_every_precision(dtype: torch.dtype) -> None:
     lost = fine - values.double()
     assert lost.min() >= 0
     assert lost.max() <= torch.finfo(dtype).eps / 2
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 1000), pixel=st.integers(0, 3 * 8 * 8 - 1))
+def test_a_sample_is_named_by_its_content(seed: int, pixel: int) -> None:
+    draws = torch.Generator().manual_seed(seed)
+    x = (torch.rand(4, 2, 3, 8, 8, generator=draws) * 255).round() / 255
+    source = NoiseSource(seed=seed)
+    names = source.identify(x, axes=2)
+    assert names.shape == (4, 2)
+    assert names.unique().numel() == 8
+    assert torch.equal(source.identify(x.flip(0), axes=2), names.flip(0))
+    assert torch.equal(source.identify(x[:, 0], axes=1), names[:, 0])
+    changed = x.clone()
+    changed[0, 0].view(-1)[pixel] = 1 - changed[0, 0].view(-1)[pixel]
+    assert source.identify(changed, axes=2)[0, 0] != names[0, 0]
+    assert not torch.equal(NoiseSource(seed=seed + 1).identify(x, axes=2), names)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_types_are_named_too(dtype: torch.dtype) -> None:
+    assert NoiseSource(seed=0).identify(torch.rand(5, 3, 8, 8).to(dtype), axes=1).unique().numel() == 5

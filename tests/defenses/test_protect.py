@@ -1,5 +1,8 @@
 """What every defence promises: shapes, independence, seeds, and nothing leaves when something is wrong."""
 
+import traceback
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -17,7 +20,9 @@ DEFENSES: dict[str, Defense] = {
     "refiner, paper": Refiner.paper(iterations=2),
     "refiner, sample": Refiner(iterations=2, granularity="sample"),
     "refiner, signed": Refiner(iterations=2, solver="signed", step=0.05, upload="curved"),
-    "refiner, random sign": Refiner(iterations=0, random_sign=True),
+    "refiner, straight": Refiner(iterations=2, upload="straight"),
+    "refiner, Adam, clamped": Refiner(iterations=2, solver="adam", step=0.01, clamp=True),
+    "refiner, random sign": Refiner(iterations=0, random_sign=True, granularity="sample"),
 }
 every_defense = pytest.mark.parametrize("defense", DEFENSES.values(), ids=DEFENSES)
 
@@ -78,8 +83,10 @@ def test_same_seed_same_update(defense: Defense, task: Task, batch: tuple[Tensor
 
 
 @pytest.mark.parametrize("name", [name for name in DEFENSES if name != "none"])
-def test_without_a_seed_no_two_uploads_are_alike(name: str, task: Task, batch: tuple[Tensor, Tensor]) -> None:
-    first, second = (DEFENSES[name].protect(task, *batch).flat() for _ in range(2))
+def test_without_a_seed_no_two_clients_upload_alike(
+    name: str, task: Task, batch: tuple[Tensor, Tensor]
+) -> None:
+    first, second = (replace(DEFENSES[name]).protect(task, *batch).flat() for _ in range(2))  # type: ignore[type-var]
     assert difference(first, second) > 1e-3
 
 
@@ -102,6 +109,7 @@ def _spoil(x: Tensor, y: Tensor, how: str) -> tuple[object, object]:
         "no victims": (x[:0], y[:0]),
         "an axis too many": (x[None], y[None]),
         "another dtype": (x.double(), y),
+        "half precision": (x.half(), y),
         "another device": (x.to("meta"), y),
         "not a tensor": (x.tolist(), y),
     }
@@ -120,6 +128,7 @@ WRONG = (
     "no victims",
     "an axis too many",
     "another dtype",
+    "half precision",
     "another device",
     "not a tensor",
 )
@@ -184,6 +193,7 @@ class _Failing(Defense):
     [
         (torch.OutOfMemoryError("64 GiB, x = 0.123"), ProtectionError, "memory"),
         (RuntimeError("x = 0.123"), ProtectionError, "nothing leaves"),
+        (ValueError("x = 0.123"), ProtectionError, "nothing leaves"),
         (KeyboardInterrupt(), KeyboardInterrupt, "^$"),
     ],
 )
@@ -192,12 +202,16 @@ def test_a_defence_that_fails_lets_nothing_out_and_shows_no_data(
 ) -> None:
     with pytest.raises(raised, match=text) as caught:
         _Failing(error).protect(task, *batch)
-    assert "0.123" not in str(caught.value)
+    assert "0.123" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_bad_ids_and_seeds_are_refused(task: Task, batch: tuple[Tensor, Tensor]) -> None:
     for ids in (torch.zeros(3, 1, dtype=torch.long), torch.zeros(3, 2), -torch.ones(3, 2, dtype=torch.long)):
         with pytest.raises(DataError, match="ids"):
             Refiner(iterations=1).protect(task, *batch, ids=ids)
+    with pytest.raises(DataError, match="ids = list"):
+        Refiner(iterations=1).protect(task, *batch, ids=[1, 2])  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="task = LeNet"):
+        NoDefense().protect(LeNet(), *batch)  # type: ignore[arg-type]
     with pytest.raises(RefinerError, match="seed = -1"):
         NoDefense().protect(task, *batch, seed=-1)

@@ -17,13 +17,14 @@ from torch import Tensor
 from refiner.data import load_sample
 from refiner.errors import DataError, SettingError
 from refiner.evaluation import EvaluationNetwork, Training, train
+from refiner.evaluation.training import _prepare
 
 TINY = Training(epochs=2, learning_rate=1e-3, batch=8, seed=5, decay=True, grey_share=0.5)
 
 
 def few() -> Tensor:
-    """Ten pictures: a whole batch and a part of one, and room to be shrunk."""
-    return load_sample().images[:10, :, :29, :29]
+    """Four pictures, less than a batch, with room to be shrunk."""
+    return load_sample().images[:4, :, :29, :29]
 
 
 class Interrupted(Exception):
@@ -97,11 +98,21 @@ def test_another_seed_is_another_training(unbroken: Unbroken, tmp_path: Path) ->
     assert one_epoch(replace(TINY, seed=6), tmp_path / "network") != unbroken[1][0]
 
 
-def test_bytes_and_floats_are_the_same_pictures(tmp_path: Path) -> None:
-    once = Training(epochs=1, batch=2, seed=1)
-    pictures = (few()[:2] * 255).round().to(torch.uint8)
-    from_bytes = train(pictures, once, tmp_path / "bytes")
-    assert same(from_bytes, train(pictures.float() / 255, once, tmp_path / "floats"))
+def test_bytes_and_floats_are_the_same_pictures() -> None:
+    whole = (load_sample().images[:4] * 255).round().to(torch.uint8)
+    seen = set()
+    for seed in range(20):
+        draws = [torch.Generator().manual_seed(seed) for _ in range(2)]
+        first, second = (
+            _prepare(p, TINY, g) for p, g in zip((whole, whole.float() / 255), draws, strict=True)
+        )
+        assert torch.equal(first, second)
+        assert first.min() >= 0 and first.max() <= 1 and first.dtype == torch.float32
+        EvaluationNetwork.check_many(first)
+        seen.add(first.shape[1:])
+    # Grey and coloured, small and large: the network must meet all that it is to take.
+    assert {shape[0] for shape in seen} == {1, 3}
+    assert {shape[1] for shape in seen} >= {28, 30, 32}
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage" * 30])

@@ -1,5 +1,6 @@
 """CUDA graphs: a call whose shapes come back is recorded once and replayed, without Python in between."""
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 
@@ -18,12 +19,18 @@ class Captured:
 
     def __init__(self, capacity: int = 4) -> None:
         self.capacity = capacity
+        # Two threads that fill one recording's inputs would upload each other's data.
+        self._lock = threading.Lock()
         self._seen: OrderedDict[Hashable, _Recording | Function] = OrderedDict()
 
     def __call__(self, key: Hashable, function: Function, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """`function(*inputs)`; `key` names the function, shapes and types are added to it here."""
         if not all(t.is_cuda for t in inputs):
             return function(*inputs)
+        with self._lock:
+            return self._call(key, function, inputs)
+
+    def _call(self, key: Hashable, function: Function, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         full = (key, tuple((t.shape, t.dtype, t.device) for t in inputs))
         held = self._seen.get(full)
         if held is None:

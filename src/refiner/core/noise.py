@@ -1,8 +1,8 @@
 """Uniform noise from a secret key: one stream a sample, the same on every device and in every chunk.
 
-The stream is ChaCha with 12 rounds in plain tensor operations. A key from the operating system keeps the
-noise from a server; a stream for each sample id lets a client repeat the noise of a sample without storing
-it, so that many uploads of one picture can't be averaged.
+The stream is ChaCha with 12 rounds in plain tensor operations, its nonce a keyed hash of the sample. A key
+from the operating system keeps the noise from a server; a stream that hangs on the sample alone gives a
+picture the same noise at every upload, so that many uploads of it can't be averaged, and stores nothing.
 """
 
 import hashlib
@@ -18,6 +18,7 @@ _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)
 _ROTATIONS = ((0, 1, 3, 16), (2, 3, 1, 12), (0, 1, 3, 8), (2, 3, 1, 7))
 _WORDS = 16
 _ROUNDS = 12
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class NoiseSource:
@@ -41,12 +42,24 @@ class NoiseSource:
             )
         words = [*_CONSTANTS, *(int.from_bytes(key[i : i + 4], "little") for i in range(0, 32, 4))]
         self.key = torch.tensor([_signed(word) for word in words], dtype=torch.int32)
-        self._given = 0
+        self._factors: dict[tuple[int, torch.device], Tensor] = {}
 
-    def fresh(self, count: int, device: torch.device | str = "cpu") -> Tensor:
-        """`count` ids that were never given out before; they can't meet a caller's own ids, which are ≥ 0."""
-        self._given += count
-        return torch.arange(-self._given, count - self._given, device=device)
+    def identify(self, x: Tensor, axes: int) -> Tensor:
+        """A secret 64-bit name of every sample, by its content: `x [..., *input]` with `axes` axes in front.
+
+        >>> NoiseSource(seed=0).identify(torch.zeros(2, 3, 8, 8), axes=1).unique().numel()
+        1
+        """
+        bits = x.contiguous().view(_INTEGERS[x.element_size()]).flatten(axes).to(torch.int64)
+        return (bits * self._factor(bits.shape[-1], x.device)).sum(-1)
+
+    def _factor(self, count: int, device: torch.device) -> Tensor:
+        """Secret factors of a linear hash, the same for all samples of a size."""
+        if (count, device) not in self._factors:
+            words = _chacha(self.key.to(device), torch.tensor([-1], device=device), -(-2 * count // _WORDS))
+            low, high = words[0, : 2 * count].to(torch.int64).view(2, count)
+            self._factors[count, device] = (high << 32) ^ low
+        return self._factors[count, device]
 
     def uniform(self, ids: Tensor, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
         """Noise in [0, 1) of shape `[*ids.shape, *shape]`; each id always has the same."""

@@ -39,12 +39,19 @@ class Update:
         # One look at all of them: each look at a single one would wait for the GPU.
         if not tensors or not bool(torch.stack([t.isfinite().all() for t in tensors.values()]).all()):
             raise ProtectionError(f"{defense} made values that are not finite; nothing leaves")
-        self.tensors: Mapping[str, Tensor] = MappingProxyType(
-            {name: t.detach() for name, t in tensors.items()}
-        )
+        if samples < 1:
+            raise DataError(f"samples = {samples}: expected an integer ≥ 1")
+        held = MappingProxyType({name: t.detach() for name, t in tensors.items()})
+        self.tensors: Mapping[str, Tensor] = held
         self.samples = samples
         self.defense = defense
         self.settings: Mapping[str, object] = MappingProxyType(dict(settings))
+        self._made = True
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if "_made" in self.__dict__:
+            raise AttributeError(f"{name}: an Update is read only")
+        super().__setattr__(name, value)
 
     @property
     def victims(self) -> int:

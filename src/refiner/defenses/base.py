@@ -18,7 +18,7 @@ from refiner.errors import DataError, ProtectionError, RefinerError
 
 @dataclass(frozen=True)
 class Batch:
-    """What a defence protects: `x [V, B, *input]`, `y [V, B]`, and for every sample an id and its noise."""
+    """What a defence protects: `x [V, B, *input]`, `y [V, B]`, ids if they were given; and its noise."""
 
     x: Tensor
     y: Tensor
@@ -37,8 +37,8 @@ class Defense(ABC):
     ) -> Update:
         """The update of one client's batch `[B, *input]`, or of `V` clients' `[V, B, *input]`.
 
-        `ids` name the samples (integers ≥ 0, different for different samples, of all clients of a call), so
-        that a defence can know them again. Protecting draws come
+        `ids` name the samples (integers ≥ 0, different for different samples of all clients) for a defence
+        that remembers them. Protecting draws come
         from the operating system; `seed` is for tests and studies. If anything is wrong, or goes wrong, this
         raises and nothing is made.
         """
@@ -53,11 +53,11 @@ class Defense(ABC):
         except RefinerError:
             raise
         except torch.OutOfMemoryError:
-            raise ProtectionError(
-                f"{self.name} ran out of memory; nothing leaves; use fewer victims a call"
-            ) from None
-        except RuntimeError as error:
-            raise ProtectionError(f"{self.name} failed ({type(error).__name__}); nothing leaves") from error
+            failure = "ran out of memory; nothing leaves; use fewer victims a call"
+        except Exception as error:
+            failure = f"failed ({type(error).__name__}); nothing leaves"
+        # Raised out here, so that no message or frame of what went wrong goes with it: they may hold data.
+        raise ProtectionError(f"{self.name} {failure}")
 
     def settings(self) -> dict[str, object]:
         """The settings by name, less what is private to the client."""
@@ -105,6 +105,8 @@ def _batch(task: Task, x: Tensor, y: Tensor, ids: Tensor | None, noise: NoiseSou
         raise DataError(
             f"x on {x.device}, y on {y.device}: expected both on the model's device, {parameter.device}"
         )
+    if x.dtype == torch.float16:
+        raise DataError("x of torch.float16: gradients of gradients overflow it; use float32 or bfloat16")
     if x.dtype != parameter.dtype:
         raise DataError(f"x of {x.dtype}: expected the model's dtype, {parameter.dtype}")
     if not bool(x.isfinite().all()):

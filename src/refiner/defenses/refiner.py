@@ -1,7 +1,7 @@
 """Refiner: upload the gradient of robust data, which is noise to the eye and trains like the real."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ PAPER: dict[str, object] = {
     "upload": "curved",
 }
 
-# Far from a caller's ids, which are ≥ 0 and rarely so large, and from fresh ones, which are small negatives.
+# Sets the stream of a sample's sign apart from the stream of its noise.
 _SIGNS = 1 << 62
 
 
@@ -88,6 +88,11 @@ class Refiner(Settings, Defense):
         update = self._guarded(batch, make)
         return found[0], update
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a Refiner holds a secret key and can't be pickled or copied; make one from its settings"
+        )
+
     def _noise(self) -> NoiseSource:
         return self._source
 
@@ -99,48 +104,53 @@ class Refiner(Settings, Defense):
         """Uploads `[V, N]` and robust data `[V, B, *input]`, a chunk of victims at a time."""
         self.check_data(task, *map(float, batch.x.aminmax()))
         victims, size = batch.x.shape[:2]
-        x, y, ids = batch.x, batch.y, self._ids(batch)
+        x, y, ids = batch.x, batch.y, batch.ids
         if self.granularity == "sample":
-            x, y, ids = (t.flatten(0, 1)[:, None] for t in (x, y, ids))
-        chunks = zip(*(torch.split(t, self.chunk or len(x)) for t in (x, y, ids)), strict=True)
-        parts = [self._craft_chunk(task, batch.noise, *chunk) for chunk in chunks]
+            x, y = (t.flatten(0, 1)[:, None] for t in (x, y))
+            ids = None if ids is None else ids.flatten(0, 1)[:, None]
+        parts = []
+        for first in range(0, len(x), self.chunk or len(x)):
+            part = slice(first, first + (self.chunk or len(x)))
+            parts.append(
+                self._craft_chunk(task, batch.noise, x[part], y[part], None if ids is None else ids[part])
+            )
         upload, robust = (torch.cat(list(tensors)) for tensors in zip(*parts, strict=True))
         if self.granularity == "sample":
             upload = upload.view(victims, size, -1).mean(1)
             robust = robust.view(victims, size, *robust.shape[2:])
         return upload, robust
 
-    def _ids(self, batch: Batch) -> Tensor:
-        if batch.ids is not None:
-            return batch.ids
-        if self.warm_start:
-            raise DataError("ids = None: the warm start knows samples by their ids; pass ids=")
-        count = batch.y.numel()
-        return batch.noise.fresh(count, batch.x.device).view(batch.y.shape)
-
-    def _begin(self, x: Tensor, ids: Tensor, noise: NoiseSource) -> tuple[Tensor, int]:
+    def _begin(self, x: Tensor, names: Tensor, ids: Tensor | None, key: Tensor) -> tuple[Tensor, int]:
         """Where the search starts, and how long it may last."""
         known, earlier = None, x
-        if self.warm_start:
+        if ids is not None:
             found, values = self._memory.recall(ids.flatten(), like=x.flatten(0, 1))
             known, earlier = found.view(*ids.shape, *(1 for _ in x.shape[2:])), values.view_as(x)
             if bool(found.all()):
                 return earlier, -(-self.iterations // 2)
 
-        def blend(x: Tensor, ids: Tensor, key: Tensor) -> tuple[Tensor]:
-            drawn = uniform(key, ids, tuple(x.shape[2:]), x.dtype)
+        def blend(x: Tensor, names: Tensor, key: Tensor) -> tuple[Tensor]:
+            drawn = uniform(key, names, tuple(x.shape[2:]), x.dtype)
             return (start(self.start, x, drawn, self.alpha, *self.input_range),)
 
-        (begin,) = self._captured("begin", blend, [x, ids, noise.key.to(x.device)])
+        (begin,) = self._captured("begin", blend, [x, names, key])
         return (begin if known is None else torch.where(known, earlier, begin)), self.iterations
 
     def _craft_chunk(
-        self, task: Task, noise: NoiseSource, x: Tensor, y: Tensor, ids: Tensor
+        self, task: Task, noise: NoiseSource, x: Tensor, y: Tensor, ids: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        begin, iterations = self._begin(x, ids, noise)
+        names = noise.identify(x, axes=2)
+        # Robust data of a study's public seed must not become the start of a client's own search.
+        remembers = self.warm_start and noise is self._source
+        remembered = (names if ids is None else ids) if remembers else None
+        begin, iterations = self._begin(x, names, remembered, noise.key.to(x.device))
         sign = x.new_ones(len(x))
         if self.random_sign:
-            sign = 1 - 2 * (noise.uniform(ids[:, 0] ^ _SIGNS, (1,), x.dtype)[:, 0] < 0.5).to(x.dtype)
+            if x.shape[1] > 1:
+                raise DataError(
+                    "random_sign with B > 1: the sign of a sample would change; use granularity='sample'"
+                )
+            sign = 1 - 2 * (noise.uniform(names[:, 0] ^ _SIGNS, (1,), x.dtype)[:, 0] < 0.5).to(x.dtype)
 
         def crafted(x: Tensor, y: Tensor, begin: Tensor, sign: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
             parameters = dict(zip(task.names, values, strict=True))
@@ -148,9 +158,13 @@ class Refiner(Settings, Defense):
 
         # A recording reads the fixed tensors of the model where they lie now.
         key = (id(task), iterations, tuple(t.data_ptr() for t in task.fixed().values()))
-        upload, robust = self._captured(key, crafted, [x, y, begin, sign, *task.parameters().values()])
-        if self.warm_start:
-            if not bool(robust.isfinite().all()):
-                raise ProtectionError("refiner made robust data that is not finite; nothing leaves")
-            self._memory.store(ids.flatten(), robust.flatten(0, 1))
+        inputs = [x, y, begin, sign, *task.parameters().values()]
+        upload, robust, hidden = self._captured(key, crafted, inputs)
+        if not bool(hidden.all()):
+            raise ProtectionError(
+                f"refiner: an upload would be all but the real gradient (floor = {self.floor}): "
+                "the model hardly feels the noise; nothing leaves"
+            )
+        if remembered is not None:
+            self._memory.store(remembered.flatten(), robust.flatten(0, 1))
         return upload, robust

@@ -10,11 +10,15 @@ from refiner.core.precision import tensor_float32
 from refiner.core.task import Parameters, Task
 from refiner.defenses.refine.privacy import noise_share
 from refiner.defenses.refine.problem import Curved, Straight
-from refiner.defenses.refine.projection import project, repel
+from refiner.defenses.refine.projection import project
 from refiner.defenses.refine.settings import Settings
 from refiner.defenses.refine.solver import solve
 from refiner.defenses.refine.utility import utility
 from refiner.evaluation.network import EvaluationNetwork
+
+
+# Below this share of the floor the noise has changed next to nothing. It is far below what training meets.
+DEAF = 0.05
 
 
 def craft(
@@ -26,8 +30,10 @@ def craft(
     begin: Tensor,
     sign: Tensor,
     iterations: int,
-) -> tuple[Tensor, Tensor]:
-    """Uploads `[V, N]` and robust data `[V, B, *input]`; a function of its tensors alone, as a graph needs.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Uploads `[V, N]`, robust data `[V, B, *input]`, and whether each upload hides anything, `[V]`.
+
+    A function of its tensors alone, as a CUDA graph needs it.
 
     `begin` is where the search starts; `sign [V]` is used with random signs only. The search may use TF32,
     what leaves is computed in full float32.
@@ -76,11 +82,24 @@ def craft(
             upload = real + flatten(directional(task, x, y, robust - x, parameters=parameters))
         else:
             upload = gradient(robust)
-    if settings.floor:
-        upload = repel(upload, real, floor * real.norm(dim=1))
+    hidden = _hidden(upload, real, floor)
     if settings.random_sign:
         upload = real + sign[:, None] * (upload - real)
     if settings.epsilon is not None:
         radius = settings.epsilon * real.norm(dim=1) if settings.epsilon_relative else settings.epsilon
         upload = project(upload, real, radius)
-    return upload, robust
+    return upload, robust, hidden
+
+
+def _hidden(upload: Tensor, real: Tensor, floor: float) -> Tensor:
+    """Whether each upload is at least a twentieth of the floor away from the real gradient.
+
+    A model that is deaf to noise, by accident or by a server's design, would give its real gradient away.
+    Lengths are those of scaled values, so that tiny gradients are measured too. Where values are not finite
+    this says yes: they are refused elsewhere.
+    """
+    scale = real.abs().amax(1, keepdim=True)
+    length = (real / scale).norm(dim=1)
+    away = ((upload - real) / scale).norm(dim=1)
+    near: Tensor = away < DEAF * floor * length
+    return ~near

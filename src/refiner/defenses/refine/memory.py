@@ -41,7 +41,7 @@ class Memory:
         self._values[slots] = values.detach()[positions]
 
     def recall(self, ids: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Which `ids [N]` are known, `[N]`, and their values as `like [N, ...]` (of no meaning where unknown)."""
+        """Which `ids [N]` are known, `[N]`, and their values, shaped as `like` (no meaning where unknown)."""
         if not len(self) or not self._fits(like):
             return torch.zeros_like(ids, dtype=torch.bool), like
         index = torch.tensor([self._slots.get(sample, -1) for sample in ids.tolist()], device=like.device)

@@ -1,12 +1,15 @@
 """The privacy metric PM: the share of noise that the evaluation network sees in robust data (Section 3.3)."""
 
 import copy
-from functools import lru_cache
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from refiner.evaluation.network import EvaluationNetwork
+
+# Each lives as long as its network: a recorded CUDA graph reads it where it lies.
+_QUICK: WeakKeyDictionary[EvaluationNetwork, EvaluationNetwork] = WeakKeyDictionary()
 
 
 def noise_share(network: EvaluationNetwork, x: Tensor, low: float, high: float) -> Tensor:
@@ -21,10 +24,11 @@ def noise_share(network: EvaluationNetwork, x: Tensor, low: float, high: float) 
     return quick.view(x.shape[:2]).mean(1).to(x.dtype)
 
 
-@lru_cache(maxsize=4)
 def _quick(network: EvaluationNetwork) -> EvaluationNetwork:
     """A copy whose convolutions are in bfloat16, channels last: the GPU's fast way."""
-    quick = copy.deepcopy(network)
+    if network in _QUICK:
+        return _QUICK[network]
+    quick = _QUICK[network] = copy.deepcopy(network)
     for layer in (quick.conv1, quick.conv2, quick.conv3):
         layer.to(torch.bfloat16, memory_format=torch.channels_last)  # type: ignore[call-overload]
     return quick

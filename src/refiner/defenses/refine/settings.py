@@ -46,14 +46,16 @@ class Settings:
     """Power of the element weight |g·θ|: 1 is the paper's equation, ½ its sentence, 0 switches it off."""
     relative: bool = True
     """Whether UM is a share of its value for a zero gradient; the paper's raw UM is of the order 1e-7."""
-    floor: float = 0.43
-    """Relative gradient distance at which the match ends, since a nearer one shows the picture; an upload
-    that is nearer all the same is moved away to it. For a batch it is divided by √B, as the errors of B
-    samples alone would average. 0 for none."""
+    floor: float = 0.4
+    """Relative gradient distance at which the match ends, since a nearer one shows the picture; below a
+    twentieth of it nothing leaves. For a batch it is divided by √B, as the errors of B samples alone would
+    average. 0 for none."""
     granularity: str = "batch"
     """Match the gradient of each "batch" as one, or of each "sample" alone and upload the mean."""
-    upload: str = "straight"
-    """Upload the gradient of robust data ("curved", the paper's), or its first-order part ("straight")."""
+    upload: str = "curved"
+    """Upload the gradient of robust data ("curved", the paper's), or its first-order part g + J·(x* − x)
+    ("straight"): that one has no mean error, but it hangs on x as well as on x*, and an attacker who knows
+    the form can find both. Use it to study."""
     random_sign: bool = False
     """Upload g ± (g* − g) with a random sign, which has no mean error."""
     warm_start: bool = False
@@ -80,7 +82,7 @@ class Settings:
         checks.integer("iterations", self.iterations, 0, 10_000)
         checks.number("tau", self.tau, 0, 1)
         if self.epsilon is not None:
-            checks.number("epsilon", self.epsilon, 0)
+            checks.number("epsilon", self.epsilon, 0, above=True)
         checks.flag("epsilon_relative", self.epsilon_relative)
         checks.choice("solver", self.solver, SOLVERS)
         checks.number("step", self.step, 0, 1e6, above=True)
