@@ -32,7 +32,7 @@ def test_a_model_learns_through_it(batch: tuple[torch.Tensor, torch.Tensor]) -> 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     defense = refiner.Refiner(iterations=2)
     before = loss(model(batch[0]), batch[1]).item()
-    for _ in range(15):
+    for _ in range(5):
         optimizer.zero_grad()
         refiner.backward(model, loss, *batch, defense)
         optimizer.step()

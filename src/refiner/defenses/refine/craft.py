@@ -16,7 +16,6 @@ from refiner.defenses.refine.solver import solve
 from refiner.defenses.refine.utility import utility
 from refiner.evaluation.network import EvaluationNetwork
 
-
 # Below this share of the floor the noise has changed next to nothing. It is far below what training meets.
 DEAF = 0.05
 
