@@ -37,11 +37,11 @@ def train(
     model_name: str = "lenet",
     every: int = 1000,
     label: str = "",
-    known: bool = True,
+    kept: bool = True,
 ) -> list[tuple[int, float]]:
     """Accuracies along the training; each client draws 128 of its own samples a round.
 
-    Samples that are `known` by their ids keep their noise for the whole training.
+    With `kept` noise a sample has the same for the whole training, otherwise every round has its own key.
     """
     x, y, x_test, y_test = data
     torch.manual_seed(seed)
@@ -57,7 +57,7 @@ def train(
     for number in range(1, rounds + 1):
         pick = torch.randint(share, (clients, 128), generator=draws, device=x.device)
         ids = shuffled.gather(1, pick)
-        update = defense.protect(task, x[ids], y[ids], ids=ids if known else None)
+        update = defense.protect(task, x[ids], y[ids], ids=ids, seed=None if kept else number)
         step = unflatten(task, update.flat().mean(0, keepdim=True))
         with torch.no_grad():
             for name in task.names:

@@ -23,31 +23,32 @@ from refiner.evaluation import EvaluationNetwork
 from refiner.models import build
 
 TV = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
+STRAIGHT = Refiner(upload="straight", floor=0.43)
 VARIANTS: dict[str, Defense] = {
     "none": NoDefense(),
     "paper, no ε": Refiner.paper(epsilon=None),
     "paper": Refiner.paper(),
     "default": Refiner(),
+    "default, warm": Refiner(warm_start=True, remember=50_000),
     "default, ε 0.1": Refiner(epsilon=0.1),
     "default, sample": Refiner(granularity="sample"),
-    "default, β 0": Refiner(beta=0.0),
     "default, τ 1": Refiner(tau=1.0),
-    "default, τ 0.5": Refiner(tau=0.5),
     "default, no floor": Refiner(floor=0.0),
     "default, element weight": Refiner(element_power=1.0),
     "default, ½ element weight": Refiner(element_power=0.5),
-    "default, warm": Refiner(warm_start=True, remember=50_000),
-    "no steps, fresh": Refiner(iterations=0),
-    "no steps, ε 0.1": Refiner(iterations=0, epsilon=0.1),
+    "default, floor 0.3": Refiner(floor=0.3),
+    "default, floor 0.45": Refiner(floor=0.45),
     "no steps": Refiner(iterations=0),
-    "no steps, α 2": Refiner(iterations=0, alpha=2.0),
-    "curved, no steps": Refiner(upload="curved", iterations=0),
-    "curved, floor 0.3": Refiner(upload="curved", floor=0.3),
-    "curved, floor 0.45": Refiner(upload="curved", floor=0.45),
-    "blend 0.9, floor 0.2": Refiner(upload="curved", start="blend", alpha=0.9, floor=0.2),
-    "blend 1, floor 0.2": Refiner(upload="curved", start="blend", alpha=1.0, floor=0.2),
+    "no steps, fresh": Refiner(iterations=0),
+    "straight": STRAIGHT,
+    "straight, warm": replace(STRAIGHT, warm_start=True, remember=50_000),
+    "straight, no steps": replace(STRAIGHT, iterations=0),
+    "straight, no steps, fresh": replace(STRAIGHT, iterations=0),
+    "straight, no steps, ε 0.1": replace(STRAIGHT, iterations=0, epsilon=0.1),
+    "blend 0.9, floor 0.2": Refiner(start="blend", alpha=0.9, floor=0.2),
+    "blend 1, floor 0.2": Refiner(start="blend", alpha=1.0, floor=0.2),
     "blend 0.5, random sign": Refiner(
-        upload="curved", start="blend", alpha=0.5, floor=0.0, iterations=0, random_sign=True
+        start="blend", alpha=0.5, floor=0.0, iterations=0, random_sign=True, granularity="sample"
     ),
 }
 
@@ -71,11 +72,9 @@ def look(task: Task, defense: Defense, x: Tensor, y: Tensor) -> dict[str, float]
     return row
 
 
-def uploads(task: Task, defense: Defense, x: Tensor, y: Tensor, count: int, known: bool) -> Tensor:
-    """The mean of `count` uploads of every victim, all at one model state."""
-    ids = torch.arange(len(x), device=x.device)[:, None] if known else None
-    secret = replace(defense, secret=b"k" * 32) if known and isinstance(defense, Refiner) else defense
-    flats = [secret.protect(task, x, y, ids=ids, seed=None if known else s).flat() for s in range(count)]
+def uploads(task: Task, defense: Defense, x: Tensor, y: Tensor, count: int, kept: bool) -> Tensor:
+    """The mean of `count` uploads of every victim at one model state, with one key or a new one for each."""
+    flats = [defense.protect(task, x, y, seed=None if kept else number).flat() for number in range(count)]
     return torch.stack(flats).mean(0)
 
 
@@ -151,10 +150,8 @@ def main() -> None:
         observed = {name: d.protect(task, x, y, seed=1).flat() for name, d in chosen.items()}
         for count in options.repeats:
             for name, d in chosen.items():
-                observed[f"{name}, {count} uploads"] = uploads(task, d, x, y, count, known=False)
-                observed[f"{name}, {count} uploads of known samples"] = uploads(
-                    task, d, x, y, count, known=True
-                )
+                observed[f"{name}, {count} uploads, new keys"] = uploads(task, d, x, y, count, kept=False)
+                observed[f"{name}, {count} uploads, one key"] = uploads(task, d, x, y, count, kept=True)
         for name, row in attack(task, observed, y, x, options.tune, options.steps).items():
             note(stage="attack", variant=name, **row)
         note(stage="time", seconds=round(time.perf_counter() - began))
@@ -176,7 +173,7 @@ def main() -> None:
                 rate=options.rate,
                 seed=options.seed,
                 label=name,
-                known=not name.endswith("fresh"),
+                kept=not name.endswith("fresh"),
             )
             spent = round(time.perf_counter() - began)
             note(

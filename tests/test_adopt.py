@@ -52,7 +52,7 @@ def test_frozen_parameters_get_nothing(batch: tuple[torch.Tensor, torch.Tensor])
 def test_a_failure_leaves_every_grad_as_it_was(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
     model, loss = refiner.LeNet(), nn.functional.cross_entropy
     x, y = batch
-    with pytest.raises(refiner.DataError):
+    with pytest.raises(refiner.DataError, match="NaN"):
         refiner.backward(model, loss, x * torch.nan, y, refiner.Refiner())
     assert all(p.grad is None for p in model.parameters())
     refiner.backward(model, loss, x, y, refiner.NoDefense())
@@ -62,6 +62,18 @@ def test_a_failure_leaves_every_grad_as_it_was(batch: tuple[torch.Tensor, torch.
     with pytest.raises(refiner.ProtectionError):
         refiner.backward(model, loss, x, y, refiner.Refiner(iterations=1))
     assert all(p.grad is k for p, k in zip(model.parameters(), kept, strict=True))
+
+
+def test_a_model_that_was_rebuilt_is_examined_again(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    model, loss = refiner.LeNet(), nn.functional.cross_entropy
+    refiner.backward(model, loss, *batch, refiner.NoDefense())
+    model.body[1] = nn.Tanh()
+    model.zero_grad()
+    refiner.backward(model, loss, *batch, refiner.NoDefense())
+    found = model.head.weight.grad
+    assert found is not None
+    (expected,) = torch.autograd.grad(loss(model(batch[0]), batch[1]), [model.head.weight])
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_something_else_than_a_defence_is_refused(batch: tuple[torch.Tensor, torch.Tensor]) -> None:

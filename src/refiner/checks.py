@@ -24,7 +24,8 @@ def number(field: str, value: object, low: float, high: float = math.inf, *, abo
     expected = f"a number in {bracket}{low:g}, {upper}"
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise wrong(field, value, expected)
-    result = float(value)
+    # An integer too large for a float is out of every range.
+    result = float(value) if abs(value) < 1e300 else math.inf
     inside = low < result <= high if above else low <= result <= high
     if not math.isfinite(result) or not inside:
         raise wrong(field, value, expected)

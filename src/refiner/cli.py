@@ -26,6 +26,9 @@ evalnet = typer.Typer(no_args_is_help=True, help="The evaluation network that re
 app.add_typer(evalnet, name="evalnet")
 console = Console()
 
+Size = Annotated[
+    int | None, typer.Option(help="Bring pictures to this side: shorter side, then centre.", min=1)
+]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 
 
@@ -39,7 +42,7 @@ def _version(asked: bool) -> None:
 def root(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
 ) -> None:
-    """Keep a federated-learning client's data out of its gradients, and see how much still leaks."""
+    """Keep a federated-learning client's data out of its gradients."""
 
 
 @app.command()
@@ -51,19 +54,25 @@ def refine(
     model: Annotated[str, typer.Option(help="lenet, resnet10, resnet18, resnet34 or vit.")] = "lenet",
     limit: Annotated[int, typer.Option(help="How many pictures.", min=1)] = 200,
     iterations: Annotated[int, typer.Option(help="ι, the work of the search.")] = 10,
-    seed: Annotated[int | None, typer.Option(help="For a repeatable run; else the system's entropy.")] = None,
+    size: Size = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="For a repeatable run; else the system's entropy.", min=0, max=2**31 - 1),
+    ] = None,
     device: Device = "cpu",
 ) -> None:
     """Refine pictures, print what it does to them and their gradients, and write a page with both."""
     with _one_line_errors():
+        if out.exists() and not out.is_dir():
+            raise DataError(f"out = {str(out)!r}: expected a folder, but it is a file")
         if data is None:
             sample = load_sample()
             images, labels = sample.images[:limit], sample.labels[:limit]
             titles, source = [sample.class_names[int(y)] for y in labels], sample.source
         else:
-            images = read_images(data)[:limit]
-            # Foreign pictures have no labels: class 0 stands for all, which changes no picture's protection.
-            labels, titles, source = torch.zeros(len(images), dtype=torch.long), [], str(data)
+            images = read_images(data, size=size)[:limit]
+            # Foreign pictures have no labels: class 0 stands for all.
+            labels, source = torch.zeros(len(images), dtype=torch.long), str(data)
             titles = [f"picture {i + 1}" for i in range(len(images))]
         where = _device(device)
         if seed is not None:
@@ -105,12 +114,13 @@ def train_command(
     batch: Annotated[int, typer.Option()] = Training.batch,
     seed: Annotated[int, typer.Option()] = Training.seed,
     device: Device = "cpu",
+    size: Size = None,
     half: Annotated[bool, typer.Option(help="Write half precision, as the bundled weights.")] = False,
 ) -> None:
     """Train it; a run that was stopped goes on where it was."""
     with _one_line_errors():
         training = Training(epochs=epochs, learning_rate=learning_rate, decay=decay, batch=batch, seed=seed)
-        images = read_images(data)
+        images = read_images(data, size=size)
         with _progress() as bar:
             line = bar.add_task("epochs", total=epochs)
             network = train(
@@ -131,12 +141,13 @@ def train_command(
 def score_command(
     pictures: Annotated[list[Path], typer.Argument(help="Picture files.")],
     weights: Annotated[Path | None, typer.Option(help="Weights; the bundled ones if left out.")] = None,
+    size: Size = None,
 ) -> None:
     """Print the share of noise in each picture, from 0 to 1."""
     with _one_line_errors():
         network = EvaluationNetwork.bundled() if weights is None else EvaluationNetwork.load(weights)
         for path in pictures:
-            ratio = float(network.score(load_image(path)[None])[0])
+            ratio = float(network.score(load_image(path, size=size)[None])[0])
             console.print(f"{ratio:.3f}  {path}", highlight=False, soft_wrap=True)
 
 

@@ -182,4 +182,5 @@ def _refusal(name: str, module: nn.Module, reason: str) -> UnsupportedModelError
 
 def _line(error: Exception) -> str:
     text = str(error).strip().splitlines()
-    return text[0][:200] if text else type(error).__name__
+    sentence = text[0].split(". ")[0].rstrip(".") if text else ""
+    return sentence if 0 < len(sentence) <= 200 else type(error).__name__

@@ -48,6 +48,12 @@ class Task:
             or not len(example)
         ):
             raise DataError("example: expected a batch [B, *input] of floating-point inputs, B ≥ 1")
+        if not bool(example.isfinite().all()):
+            raise DataError("example: holds NaN or infinity")
+        for name, value in model.state_dict().items():
+            if value.is_floating_point() and not bool(value.isfinite().all()):
+                raise DataError(f"model: {name} holds NaN or infinity")
+        example = example[:2]
         self.model = model
         self.loss_function = loss
         self.input_shape = tuple(example.shape[1:])
@@ -69,8 +75,9 @@ class Task:
         self.names = tuple(name for layer in self.layers for name in layer.parameters)
         self.shapes = {name: model.get_parameter(name).shape for name in self.names}
         self.size = sum(shape.numel() for shape in self.shapes.values())
-        labels = torch.zeros(len(example[:2]), dtype=torch.long, device=example.device)
-        examination.twice(self._pure, self._state(), self.names, example[:2], lambda out: loss(out, labels))
+        labels = torch.zeros(len(example), dtype=torch.long, device=example.device)
+        _check_loss(loss, outputs, labels)
+        examination.twice(self._pure, self._state(), self.names, example, lambda out: loss(out, labels))
 
     def parameters(self) -> dict[str, Tensor]:
         """The model's trainable parameters as they are now, layer by layer, detached."""
@@ -94,6 +101,16 @@ class Task:
     def _state(self) -> dict[str, Tensor]:
         live = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
         return {name: value.detach() for name, value in live.items() if name not in self._dropped}
+
+
+def _check_loss(loss: Loss, outputs: Tensor, labels: Tensor) -> None:
+    wanted = "loss: expected one number from loss(scores [B, classes], labels [B])"
+    try:
+        value = loss(outputs, labels)
+    except (RuntimeError, ValueError, TypeError) as error:
+        raise DataError(f"{wanted}, but it raises {type(error).__name__}") from error
+    if not isinstance(value, Tensor) or value.numel() != 1 or value.ndim:
+        raise DataError(f"{wanted}; is its reduction 'mean'?")
 
 
 def _pure(model: nn.Module) -> nn.Module:
