@@ -3,7 +3,6 @@
 import time
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from refiner.core import Task
@@ -70,9 +69,3 @@ def train(
                 flush=True,
             )
     return curve
-
-
-def loss(model: torch.nn.Module, x: Tensor, y: Tensor) -> float:
-    """Mean loss, for a look at training data."""
-    with torch.no_grad():
-        return float(F.cross_entropy(model(x), y))
