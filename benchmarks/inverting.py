@@ -3,12 +3,16 @@
 Cosine distance and total variation; signed Adam with 0.1, divided by ten at 3/8, 5/8 and 7/8 of the steps.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from refiner.core import Task, flatten, gradients
 from refiner.core.optim import SignedAdam
 from refiner.core.precision import tensor_float32
+
+Step = Callable[..., tuple[Tensor, ...]]
 
 
 def invert(
@@ -44,7 +48,7 @@ def invert(
     return current[0].clone()
 
 
-def _recorded(step, example):  # type: ignore[no-untyped-def]
+def _recorded(step: Step, example: tuple[Tensor, ...]) -> Step:
     """`step` as a CUDA graph that feeds itself: after the first call its arguments are where they must be."""
     held = [t.clone() for t in example]
     side = torch.cuda.Stream()

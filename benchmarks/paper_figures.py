@@ -10,6 +10,7 @@ import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,7 +91,7 @@ def main() -> None:
             for iterations in (0, 1, 2, 3, 5, 7, 10, 15, 20, 30):
                 note("convergence", f"{name}, ι {iterations}", replace(defense, iterations=iterations), few)
     if "say" in options.part:
-        for name, change in {
+        changes: dict[str, dict[str, Any]] = {
             "default": {},
             "UM without τ (1)": {"tau": 1.0},
             "τ 0.5": {"tau": 0.5},
@@ -99,8 +100,9 @@ def main() -> None:
             "β 0": {"beta": 0.0},
             "β 1000": {"beta": 1000.0},
             "UM off (no steps)": {"iterations": 0},
-        }.items():
-            note("say", name, replace(Refiner(), **change), batch)  # type: ignore[arg-type]
+        }
+        for name, change in changes.items():
+            note("say", name, replace(Refiner(), **change), batch)
 
 
 if __name__ == "__main__":

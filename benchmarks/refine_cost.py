@@ -54,7 +54,7 @@ def peak(call: Callable[[], object]) -> float:
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
-def measure(name: str, device: str, clients: int, batch: int, **settings: object) -> dict[str, object]:
+def measure(name: str, device: str, clients: int, batch: int) -> dict[str, object]:
     """One row: the plain parts, Refiner cold and warm, ratios and memory."""
     torch.manual_seed(0)
     sample = load_sample()
@@ -78,12 +78,12 @@ def measure(name: str, device: str, clients: int, batch: int, **settings: object
             point = data.detach().requires_grad_()
             return torch.autograd.grad(noise_share(network, point, 0, 1).sum(), point)
 
-    cold, warm = Refiner(**settings), Refiner(warm_start=True, **settings)  # type: ignore[arg-type]
+    cold, warm = Refiner(), Refiner(warm_start=True)
     iterations = cold.iterations
     row: dict[str, object] = {"model": name, "clients": clients, "batch": batch}
     if device == "cuda":
         # Kernels are chosen in a first call; a new instance makes the second one eager too.
-        for call in (lambda: Refiner(**settings).protect(task, x, y), lambda: plain(x), lambda: privacy(x)):
+        for call in (lambda: Refiner().protect(task, x, y), lambda: plain(x), lambda: privacy(x)):
             call()
         memory = peak(lambda: cold.protect(task, x, y, ids=ids))
         base = peak(lambda: plain(x)) + peak(lambda: privacy(x))

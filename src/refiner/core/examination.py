@@ -13,7 +13,8 @@ _REMEDIES: tuple[tuple[type[nn.Module], str], ...] = (
     (nn.SyncBatchNorm, "use nn.BatchNorm2d or nn.GroupNorm"),
     (nn.RNNBase, "use an nn.RNNCell, nn.GRUCell or nn.LSTMCell in a loop, or attention"),
 )
-# Wide enough for a part that is always in float32, as the softmax of some transformers is.
+# In float64, and wide enough for a part that is always in float32, as the softmax of some transformers is;
+# and for models that run in no float64, where rounding and kinks alone reach percents.
 _TOLERANCE, _LOOSE_TOLERANCE = 1e-4, 0.05
 _REMEDY = "replace it by operations that have second derivatives and keep no state"
 

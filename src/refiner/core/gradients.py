@@ -42,8 +42,9 @@ def directional(
     """
     values = task.parameters() if parameters is None else parameters
     with torch.no_grad():
-        _, along, *_ = torch.func.jvp(lambda data: _batched(task, values, data, y), (x,), (tangent,))
-    return along  # type: ignore[no-any-return]
+        pair = torch.func.jvp(lambda data: _batched(task, values, data, y), (x,), (tangent,))
+    along: Gradients = pair[1]
+    return along
 
 
 def _batched(task: Task, parameters: Parameters, x: Tensor, y: Tensor) -> Gradients:

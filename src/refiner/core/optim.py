@@ -117,6 +117,7 @@ class Adam:
     ) -> tuple[Tensor, State]:
         """The next `x` and state; where `active` `[V]` is False both stay as they are."""
         _check_step(x, grad, active)
+        grad = self._fed(grad)
         beta1, beta2 = self.betas
         steps = state.steps + 1
         first = state.first + (1 - beta1) * (grad - state.first)
@@ -130,6 +131,10 @@ class Adam:
         )
         return _kept(active, x, moved), kept
 
+    def _fed(self, grad: Tensor) -> Tensor:
+        """What the moments are fed with."""
+        return grad
+
 
 @dataclass(frozen=True)
 class SignedAdam(Adam):
@@ -141,16 +146,8 @@ class SignedAdam(Adam):
     [0.10000000149011612, 0.10000000149011612]
     """
 
-    def step(
-        self,
-        x: Tensor,
-        grad: Tensor,
-        state: State,
-        lr_scale: float | Tensor = 1.0,
-        active: Tensor | None = None,
-    ) -> tuple[Tensor, State]:
-        """The next `x` and state; where `active` `[V]` is False both stay as they are."""
-        return super().step(x, grad.sign(), state, lr_scale, active)
+    def _fed(self, grad: Tensor) -> Tensor:
+        return grad.sign()
 
 
 def _betas(value: Sequence[float]) -> tuple[float, float]:

@@ -38,9 +38,8 @@ class Defense(ABC):
         """The update of one client's batch `[B, *input]`, or of `V` clients' `[V, B, *input]`.
 
         `ids` name the samples (integers ≥ 0, different for different samples of all clients) for a defence
-        that remembers them. Protecting draws come
-        from the operating system; `seed` is for tests and studies. If anything is wrong, or goes wrong, this
-        raises and nothing is made.
+        that remembers them. Protecting draws come from the operating system; `seed` is for tests and studies.
+        If anything is wrong, or goes wrong, this raises and nothing is made.
         """
         batch = self._prepare(task, x, y, ids, seed)
         return self._guarded(batch, lambda: self._upload(task, batch))
@@ -54,7 +53,7 @@ class Defense(ABC):
             raise
         except torch.OutOfMemoryError:
             failure = "ran out of memory; nothing leaves; use fewer victims a call"
-        except Exception as error:
+        except Exception as error:  # whatever it is: it becomes an error, and nothing leaves
             failure = f"failed ({type(error).__name__}); nothing leaves"
         # Raised out here, so that no message or frame of what went wrong goes with it: they may hold data.
         raise ProtectionError(f"{self.name} {failure}")

@@ -57,9 +57,9 @@ class Settings:
     ("straight"): that one has no mean error, but it hangs on x as well as on x*, and an attacker who knows
     the form can find both. Use it to study."""
     random_sign: bool = False
-    """Upload g ± (g* − g) with a random sign, which has no mean error."""
+    """Upload g ± (g* − g) with a random sign, for single samples: no mean error; weak as "straight" is."""
     warm_start: bool = False
-    """Begin with the robust data of earlier rounds, by sample id, and halve ι."""
+    """Begin with the robust data of earlier rounds, by sample id or else by the picture, and halve ι."""
     clamp: bool = False
     """Keep robust data within `input_range` after the search."""
     input_range: tuple[float, float] = (0.0, 1.0)
