@@ -3,8 +3,8 @@
     python benchmarks/straight_weakness.py --data FOLDER
 
 At B = 1 the uploaded weight gradient of the last layer is b·hᵀ + r·dᵀ: b, its bias gradient, is uploaded, h
-are the clean features, r = softmax(W·h + bias) − label hangs on h alone. Its rows span two dimensions, so h is
-found by a search over two numbers; a picture with these features and little total variation follows.
+are the clean features, r = softmax(W·h + bias) − label hangs on h alone. Its rows span two dimensions, so h
+is found by a search over two numbers; a picture with these features and little total variation follows.
 """
 
 import argparse
