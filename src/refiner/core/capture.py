@@ -3,10 +3,12 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+T = TypeVar("T")
 Function = Callable[..., tuple[Tensor, ...]]
 
 
@@ -45,7 +47,7 @@ class Captured:
         return held.replay(inputs)
 
 
-def beside(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
+def beside(work: Callable[[], T]) -> Callable[[], T]:
     """Start `work` on a branch of its own while a CUDA graph is recorded, and give back how to join it.
 
     Elsewhere the work is simply done when it is joined.
@@ -57,7 +59,7 @@ def beside(work: Callable[[], Tensor]) -> Callable[[], Tensor]:
     with torch.cuda.stream(branch):
         result = work()
 
-    def join() -> Tensor:
+    def join() -> T:
         main.wait_stream(branch)
         return result
 

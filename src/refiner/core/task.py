@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from refiner.core import examination, norms
+from refiner.core import convolution, examination, norms
 from refiner.errors import DataError
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -122,6 +122,7 @@ def _pure(model: nn.Module) -> nn.Module:
     }
     pure = copy.deepcopy(model, shapes).eval()
     norms.write_out(pure)
+    convolution.write_out(pure)
     return pure
 
 

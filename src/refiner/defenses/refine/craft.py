@@ -1,15 +1,12 @@
 """Equation 2 and the ε-projection for a chunk of victims: robust data, and the gradient that leaves."""
 
-from functools import partial
-
-import torch
 from torch import Tensor
 
 from refiner.core.gradients import directional, flatten, gradients
 from refiner.core.precision import tensor_float32
 from refiner.core.task import Parameters, Task
 from refiner.defenses.refine.privacy import noise_share
-from refiner.defenses.refine.problem import Curved, Straight
+from refiner.defenses.refine.problem import Problem
 from refiner.defenses.refine.projection import project
 from refiner.defenses.refine.settings import Settings
 from refiner.defenses.refine.solver import solve
@@ -18,6 +15,11 @@ from refiner.evaluation.network import EvaluationNetwork
 
 # Below this share of the floor the noise has changed next to nothing. It is far below what training meets.
 DEAF = 0.05
+# From this size on a batch has its gradient expanded once: that costs as much as a step, and the floor is far
+# away. Smaller ones meet the floor, and an old expansion would let them pass it.
+LARGE = 16
+# As shares of the input range: the most that a step moves a pixel, and how far a finite difference does.
+REACH, PROBE = 0.5, 0.05
 
 
 def craft(
@@ -44,12 +46,10 @@ def craft(
     def gradient(data: Tensor) -> Tensor:
         return flatten(gradients(task, data, y, parameters=parameters))
 
+    with tensor_float32(False):
+        real = gradient(x)
     straight = settings.upload == "straight"
-    point = x.detach().requires_grad_(straight and iterations > 0)
-    with torch.enable_grad(), tensor_float32(False):
-        recorded = gradient(point)
-    real = recorded.detach()
-    problem = (partial(Straight, point=point, recorded=recorded) if straight else Curved)(
+    problem = Problem(
         gradient=gradient,
         utility=utility(
             task,
@@ -62,6 +62,8 @@ def craft(
         privacy=lambda data: noise_share(network, data, low, high),
         beta=settings.beta,
         floor=floor,
+        probe=PROBE * (high - low),
+        real=x if straight else None,
     )
     with tensor_float32(True):
         robust = solve(
@@ -70,10 +72,11 @@ def craft(
             solver=settings.solver,
             iterations=iterations,
             step=settings.step,
-            reach=0.5 * (high - low),
+            reach=REACH * (high - low),
+            renew=x.shape[1] < LARGE,
         )
-    # The recorded graph is large, and what follows needs room of its own.
-    del problem, recorded, point
+    # A recorded gradient is large, and what follows needs room of its own.
+    del problem
     if settings.clamp:
         robust = robust.clamp(low, high)
     with tensor_float32(False):

@@ -1,12 +1,8 @@
-"""Equation 2 for a batch of victims: the objective UM − β·PM, its slope, and the gradient along a direction.
+"""Equation 2 for a batch of victims: the objective UM − β·PM, with the gradient expanded about a point."""
 
-The gradient of robust data is taken as it is ("curved"), or as its first-order expansion about the real
-data ("straight"): g + J·(x* − x) with J = ∂g/∂x. That one has no even orders, so its error has no mean.
-"""
-
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -14,111 +10,90 @@ from torch import Tensor
 from refiner.core.capture import beside
 from refiner.defenses.refine.utility import TINY, Utility
 
+Gradient = Callable[[Tensor], Tensor]
+"""Data `[V, B, ...]` → gradients `[V, N]`; differentiable where its argument asks for it."""
+
 
 @dataclass(frozen=True)
-class Problem(ABC):
+class Expansion:
+    """The gradient near one point, g + J·(x − point), without ever holding J."""
+
+    gradient: Gradient
+    point: Tensor
+    probe: float
+    """How far a finite difference moves a pixel."""
+
+    @cached_property
+    def value(self) -> Tensor:
+        """g at the point, with its graph: each `pull` is a walk back through the same one."""
+        with torch.enable_grad():
+            return self.gradient(self.point.requires_grad_())
+
+    def pull(self, weights: Tensor) -> Tensor:
+        """Jᵀ·weights for `weights [V, N]`."""
+        (slope,) = torch.autograd.grad(self.value, self.point, grad_outputs=weights, retain_graph=True)
+        return slope
+
+    def push(self, move: Tensor, tallest: Tensor) -> Tensor:
+        """J·move, where no pixel moves by more than `tallest [V]`.
+
+        A finite difference is half the cost of the exact product, and it only steers a search.
+        """
+        scale = self.probe / tallest
+        with torch.no_grad():
+            return (self.gradient(self.point + wide(scale, move) * move) - self.value) / scale[:, None]
+
+
+@dataclass(frozen=True)
+class Problem:
     """One batch of victims and the two metrics."""
 
-    gradient: Callable[[Tensor], Tensor]
-    """Data `[V, B, ...]` → gradients `[V, N]`; differentiable where its argument asks for it."""
+    gradient: Gradient
     utility: Utility
     privacy: Callable[[Tensor], Tensor]
     beta: float
     floor: float
     """Relative gradient distance below which the match has no say: nearer shows the picture."""
+    probe: float
+    real: Tensor | None = None
+    """The real data, if what is uploaded is the gradient's expansion about them ("straight")."""
 
-    @abstractmethod
-    def slope(self, x: Tensor, difference: Tensor | None) -> tuple[Tensor, Tensor]:
-        """∂(UM − β·PM)/∂x and the difference to the real gradient `[V, N]`, which may be known already."""
+    def expand(self, x: Tensor) -> tuple[Expansion, Tensor]:
+        """The gradient near `x`, and its difference to the real one there, `[V, N]`."""
+        if self.real is None:
+            here = Expansion(self.gradient, x.detach(), self.probe)
+            return here, here.value.detach() - self.utility.target
+        move = x - self.real
+        return self._about_real, self._about_real.push(move, move.abs().flatten(1).amax(1).clamp_min(TINY))
 
-    @abstractmethod
-    def along(self, x: Tensor, difference: Tensor, move: Tensor) -> Tensor:
-        """By how much a small `move` changes the difference, `[V, N]`."""
+    @cached_property
+    def _about_real(self) -> Expansion:
+        assert self.real is not None
+        return Expansion(self.gradient, self.real.detach(), self.probe)
 
-    @abstractmethod
-    def moved(self, difference: Tensor, change: Tensor) -> Tensor | None:
-        """The difference after a move that changes it by `change`, if that takes no new gradient to know."""
+    def slope(self, near: Expansion, x: Tensor, difference: Tensor) -> Tensor:
+        """∂(UM − β·PM)/∂x; the two share nothing, so on a GPU they are computed side by side."""
+        weights = self.utility.slope(difference)
+        if self.floor:
+            weights = weights * (self.beyond_floor(difference) > 0)[:, None]
+        if not self.beta:
+            return near.pull(weights)
+        privacy_slope = beside(lambda: self._privacy_slope(x))
+        return near.pull(weights) - self.beta * privacy_slope()
 
-    def _say(self, difference: Tensor) -> Tensor:
-        """1 where UM still has a say, 0 where it has none, for every victim."""
-        return (self.utility.distance(difference) > self.floor).to(difference.dtype)
+    def beyond_floor(self, difference: Tensor) -> Tensor:
+        """By how much the squared distance exceeds the floor's, `[V]`."""
+        return difference.square().sum(1) - self._floor_squared
+
+    @cached_property
+    def _floor_squared(self) -> Tensor:
+        return self.floor**2 * self.utility.target.square().sum(1)
 
     def _privacy_slope(self, x: Tensor) -> Tensor:
         with torch.enable_grad():
             point = x.detach().requires_grad_()
             (slope,) = torch.autograd.grad(self.privacy(point).sum(), point)
-        return -self.beta * slope
-
-    def _with_privacy(self, x: Tensor, utility_slope: Callable[[], Tensor]) -> Tensor:
-        """The slope of both metrics; they share nothing, so on a GPU they are computed side by side."""
-        if not self.beta:
-            return utility_slope()
-        privacy_slope = beside(lambda: self._privacy_slope(x))
-        return utility_slope() + privacy_slope()
-
-
-@dataclass(frozen=True)
-class Curved(Problem):
-    """The gradient of robust data as it is."""
-
-    def slope(self, x: Tensor, difference: Tensor | None) -> tuple[Tensor, Tensor]:
-        now: list[Tensor] = []
-
-        def utility_slope() -> Tensor:
-            with torch.enable_grad():
-                point = x.detach().requires_grad_()
-                found = self.gradient(point) - self.utility.target
-                now.append(found.detach())
-                objective = self.utility.value(found) * self._say(found.detach())
-                (slope,) = torch.autograd.grad(objective.sum(), point)
-            return slope
-
-        return self._with_privacy(x, utility_slope), now[0]
-
-    def along(self, x: Tensor, difference: Tensor, move: Tensor) -> Tensor:
-        with torch.no_grad():
-            return self.gradient(x + move) - self.utility.target - difference
-
-    def moved(self, difference: Tensor, change: Tensor) -> Tensor | None:
-        return None
-
-
-@dataclass(frozen=True)
-class Straight(Problem):
-    """The gradient's first-order expansion about the real data `point`.
-
-    `recorded` is the real gradient with its graph: every product with the transposed Jacobian is a walk back
-    through the same graph.
-    """
-
-    point: Tensor
-    recorded: Tensor
-
-    def slope(self, x: Tensor, difference: Tensor | None) -> tuple[Tensor, Tensor]:
-        now = self._start(x) if difference is None else difference
-
-        def utility_slope() -> Tensor:
-            pull = self.utility.slope(now) * self._say(now)[:, None]
-            (slope,) = torch.autograd.grad(self.recorded, self.point, grad_outputs=pull, retain_graph=True)
-            return slope
-
-        return self._with_privacy(x, utility_slope), now
-
-    def along(self, x: Tensor, difference: Tensor, move: Tensor) -> Tensor:
-        return self._push(move)
-
-    def _push(self, move: Tensor) -> Tensor:
-        # A finite difference is half the cost of the exact product, and it only steers the search.
-        with torch.no_grad():
-            return self.gradient(self.point.detach() + move) - self.utility.target
-
-    def _start(self, x: Tensor) -> Tensor:
-        move = x - self.point.detach()
-        probe = 0.05 / move.abs().flatten(1).amax(1).clamp_min(TINY)
-        return self._push(wide(probe, move) * move) / probe[:, None]
-
-    def moved(self, difference: Tensor, change: Tensor) -> Tensor | None:
-        return difference + change
+        return slope
 
 
 def wide(value: Tensor, like: Tensor) -> Tensor:

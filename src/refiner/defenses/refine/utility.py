@@ -1,6 +1,7 @@
 """The utility metric UM: how far the gradient of robust data is from the real one (Equations 3 and 4)."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -24,14 +25,18 @@ class Utility:
         """UM of every victim, `[V]`, for `difference = gradient − target`."""
         return (self.weight * difference).square().sum(1) * self.scale
 
+    @cached_property
+    def _twice(self) -> Tensor:
+        """∂²UM/∂gradient², which is diagonal."""
+        return 2 * self.scale[:, None] * self.weight.square()
+
     def slope(self, difference: Tensor) -> Tensor:
         """∂UM/∂gradient, `[V, N]`."""
-        return 2 * self.scale[:, None] * self.weight.square() * difference
+        return self._twice * difference
 
-    def distance(self, difference: Tensor) -> Tensor:
-        """Plain relative distance ‖gradient − target‖ / ‖target‖ of every victim."""
-        relative: Tensor = difference.norm(dim=1) / self.target.norm(dim=1).clamp_min(TINY)
-        return relative
+    def curvature(self, along: Tensor) -> Tensor:
+        """The second derivative of UM along a change of the gradient, `[V]`."""
+        return (self._twice * along * along).sum(1)
 
 
 def utility(
