@@ -78,12 +78,16 @@ def measure(name: str, device: str, clients: int, batch: int) -> dict[str, objec
             point = data.detach().requires_grad_()
             return torch.autograd.grad(noise_share(network, point, 0, 1).sum(), point)
 
-    cold, warm = Refiner(), Refiner(warm_start=True)
+    cold, warm = Refiner(warm_start=False), Refiner()
     iterations = cold.iterations
     row: dict[str, object] = {"model": name, "clients": clients, "batch": batch}
     if device == "cuda":
         # Kernels are chosen in a first call; a new instance makes the second one eager too.
-        for call in (lambda: Refiner().protect(task, x, y), lambda: plain(x), lambda: privacy(x)):
+        for call in (
+            lambda: Refiner(warm_start=False).protect(task, x, y),
+            lambda: plain(x),
+            lambda: privacy(x),
+        ):
             call()
         memory = peak(lambda: cold.protect(task, x, y, ids=ids))
         base = peak(lambda: plain(x)) + peak(lambda: privacy(x))

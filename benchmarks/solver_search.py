@@ -23,14 +23,14 @@ from refiner.evaluation import EvaluationNetwork
 from refiner.models import build
 
 TV = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
-STRAIGHT = Refiner(upload="straight", floor=0.43)
+STRAIGHT = Refiner(upload="straight", floor=0.43, remember=50_000)
 VARIANTS: dict[str, Defense] = {
     "none": NoDefense(),
     "paper, no ε": Refiner.paper(epsilon=None),
     "paper": Refiner.paper(),
-    "default": Refiner(),
-    "default, warm": Refiner(warm_start=True, remember=50_000),
-    "default, ε 0.1": Refiner(epsilon=0.1),
+    "default": Refiner(remember=50_000),
+    "default, cold": Refiner(warm_start=False),
+    "default, ε 0.1": Refiner(epsilon=0.1, remember=50_000),
     "default, sample": Refiner(granularity="sample"),
     "default, τ 1": Refiner(tau=1.0),
     "default, no floor": Refiner(floor=0.0),
@@ -41,7 +41,6 @@ VARIANTS: dict[str, Defense] = {
     "no steps": Refiner(iterations=0),
     "no steps, fresh": Refiner(iterations=0),
     "straight": STRAIGHT,
-    "straight, warm": replace(STRAIGHT, warm_start=True, remember=50_000),
     "straight, no steps": replace(STRAIGHT, iterations=0),
     "straight, no steps, fresh": replace(STRAIGHT, iterations=0),
     "straight, no steps, ε 0.1": replace(STRAIGHT, iterations=0, epsilon=0.1),

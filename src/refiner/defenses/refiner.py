@@ -27,6 +27,7 @@ PAPER: dict[str, object] = {
     "relative": False,
     "floor": 0.0,
     "upload": "curved",
+    "warm_start": False,
 }
 
 # Sets the stream of a sample's sign apart from the stream of its noise.

@@ -1,0 +1,141 @@
+"""The written-out convolution: PyTorch's in every order, alone and batched, by either formulation."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, grad, jvp, vmap
+
+from refiner.core import convolution
+from refiner.core.convolution import write_out
+
+SHAPES = {
+    "plain": ({"kernel_size": 3}, (7, 8)),
+    "strided": ({"kernel_size": 5, "stride": 2, "padding": 2}, (8, 8)),
+    "that leaves a rest": ({"kernel_size": 3, "stride": 3, "padding": 1}, (9, 7)),
+    "dilated": ({"kernel_size": 3, "dilation": 2, "padding": 1}, (8, 9)),
+    "of two sizes": ({"kernel_size": (3, 2), "stride": (1, 2), "padding": (0, 1)}, (6, 7)),
+    "of points": ({"kernel_size": 1, "stride": 2, "bias": False}, (6, 6)),
+}
+
+
+@pytest.fixture(params=["groups", "columns"])
+def formulation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "_by_columns", lambda t: request.param == "columns")
+
+
+def pair(name: str) -> tuple[nn.Conv2d, nn.Conv2d, tuple[int, int]]:
+    settings, size = SHAPES[name]
+    theirs = nn.Conv2d(2, 3, **settings).double()
+    ours = copy.deepcopy(theirs)
+    write_out(ours)
+    assert type(ours) is not nn.Conv2d
+    return ours, theirs, size
+
+
+def double(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64)
+
+
+def loss(module: nn.Module, parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+    return torch.tanh(functional_call(module, parameters, (x,))).square().sum()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_one_victim(name: str) -> None:
+    ours, theirs, size = pair(name)
+    x = double(2, 2, *size)
+    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-12, atol=1e-12)
+    found, expected = (_second_order(module, x) for module in (ours, theirs))
+    for mine, given in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, given, rtol=1e-9, atol=1e-9)
+
+
+def _second_order(module: nn.Module, x: Tensor) -> list[Tensor]:
+    """First derivatives, and those of their squared length in x and in the weights."""
+    point = x.clone().requires_grad_()
+    leaves = {n: p.detach().clone().requires_grad_() for n, p in module.named_parameters()}
+    first = torch.autograd.grad(loss(module, leaves, point), [*leaves.values(), point], create_graph=True)
+    total = torch.stack([g.square().sum() for g in first]).sum()
+    return [*first, *torch.autograd.grad(total, [*leaves.values(), point])]
+
+
+@pytest.mark.usefixtures("formulation")
+@pytest.mark.parametrize("shared", [True, False], ids=["one kernel", "a kernel a victim"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_many_victims(name: str, shared: bool) -> None:
+    """Gradients of each victim's own loss, and their second derivatives, against PyTorch one by one."""
+    ours, theirs, size = pair(name)
+    x = double(3, 2, 2, *size).requires_grad_()
+    weights = {n: p.detach() for n, p in theirs.named_parameters()}
+    if not shared:
+        weights = {n: torch.stack([p + double(*p.shape) for _ in range(3)]) for n, p in weights.items()}
+    batched = vmap(grad(lambda p, x: loss(ours, p, x)), (None if shared else 0, 0))(weights, x)
+    (again,) = torch.autograd.grad(torch.stack([g.square().sum() for g in batched.values()]).sum(), x)
+    for victim in range(3):
+        leaves = {n: (p if shared else p[victim]).clone().requires_grad_() for n, p in weights.items()}
+        point = x[victim].detach().clone().requires_grad_()
+        alone = torch.autograd.grad(loss(theirs, leaves, point), list(leaves.values()), create_graph=True)
+        (expected,) = torch.autograd.grad(torch.stack([g.square().sum() for g in alone]).sum(), point)
+        for key, value in zip(leaves, alone, strict=True):
+            torch.testing.assert_close(batched[key][victim], value, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(again[victim], expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.usefixtures("formulation")
+def test_kernels_of_victims_on_shared_data() -> None:
+    ours, theirs, size = pair("strided")
+    x, weights = double(2, 2, *size), double(3, *theirs.weight.shape)
+    bias = theirs.bias.detach()
+
+    def run(module: nn.Module, weight: Tensor) -> Tensor:
+        return functional_call(module, {"weight": weight, "bias": bias}, (x,))
+
+    together = vmap(lambda w: run(ours, w))(weights)
+    alone = torch.stack([run(theirs, w) for w in weights])
+    torch.testing.assert_close(together, alone, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.usefixtures("formulation")
+def test_forward_mode() -> None:
+    """The directional derivative of batched gradients, against a finite difference."""
+    ours, _, size = pair("strided")
+    weights = {n: p.detach() for n, p in ours.named_parameters()}
+    x, d = double(3, 2, 2, *size), double(3, 2, 2, *size)
+
+    def gradient(x: Tensor) -> Tensor:
+        return vmap(grad(lambda p, x: loss(ours, p, x)), (None, 0))(weights, x)["weight"]
+
+    _, along = jvp(gradient, (x,), (d,))
+    step = 1e-6
+    expected = (gradient(x + step * d) - gradient(x - step * d)) / (2 * step)
+    torch.testing.assert_close(along, expected, rtol=1e-6, atol=1e-6)
+
+
+class OwnForward(nn.Conv2d):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.Conv2d(2, 4, 3, groups=2),
+        nn.Conv2d(2, 4, 3, padding_mode="reflect", padding=1),
+        nn.Conv2d(2, 4, 3, padding="same"),
+        OwnForward(2, 4, 3),
+    ],
+    ids=["groups", "reflecting", "same", "own forward"],
+)
+def test_other_convolutions_are_left_alone(module: nn.Conv2d) -> None:
+    kind = type(module)
+    write_out(module)
+    assert type(module) is kind
+
+
+def test_a_single_picture_without_a_batch() -> None:
+    ours, theirs, size = pair("plain")
+    x = double(2, *size)
+    torch.testing.assert_close(ours(x), F.conv2d(x, theirs.weight, theirs.bias))
