@@ -3,16 +3,16 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from refiner.core import Task
 from refiner.defenses import NoDefense, Refiner
 from refiner.evaluation import EvaluationNetwork
-from refiner.report import Gallery, GalleryRow, Page, Picture, Table, write_page
+from refiner.report import Comparison, Page, Picture, PictureRow, Table, to_pixels, write_page
 
 COLUMNS = (
     "defence",
@@ -89,14 +89,14 @@ def write_exhibit(
     path: Path, rows: list[Refined], titles: list[str], *, source: str, model: str, shown: int = 10
 ) -> Path:
     """One self-contained HTML page: the first `shown` pictures of every row, and the table."""
-    galleries = Gallery(
+    pictures = Comparison(
         title="Raw and robust pictures",
         note="Each column is one picture. Values outside 0..1 are clipped for the eye, not for the gradient.",
         rows=[
-            GalleryRow(
+            PictureRow(
                 "raw" if row.name == "none" else row.name,
                 [
-                    Picture(_pixels(p), f"{t}, {row.name}", t)
+                    Picture(to_pixels(p.cpu()), f"{t}, {row.name}", t)
                     for p, t in zip(row.robust[:shown], titles, strict=False)
                 ],
             )
@@ -114,15 +114,9 @@ def write_exhibit(
     )
     page = Page(
         title="What leaves, and what stays",
-        lead="The client keeps the raw pictures and uploads gradients of the robust ones instead.",
+        summary="The client keeps the raw pictures and uploads gradients of the robust ones instead.",
         facts=[("pictures", str(len(rows[0].robust))), ("source", source), ("model", model)],
-        tables=[table],
-        galleries=[galleries],
+        parts=[pictures, table],
+        made=datetime.now(UTC),
     )
     return Path(write_page(path, page))
-
-
-def _pixels(picture: Tensor) -> "np.ndarray[tuple[int, ...], np.dtype[np.uint8]]":
-    colour = picture.expand(3, -1, -1) if picture.shape[0] == 1 else picture
-    scaled = (colour.clamp(0, 1) * 255).round().to(torch.uint8)
-    return np.ascontiguousarray(scaled.permute(1, 2, 0).cpu().numpy())

@@ -1,90 +1,273 @@
 """The page as a reader sees it: in Chromium, from a file, on a phone and on a desk."""
 
-import re
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from refiner.data import load_sample
-from refiner.report import Gallery, GalleryRow, Page, Picture, Table, write_page
+from refiner.report import (
+    Card,
+    Cell,
+    Comparison,
+    Distribution,
+    Gallery,
+    Group,
+    Page,
+    Part,
+    Picture,
+    PictureRow,
+    Reference,
+    Settings,
+    Strip,
+    Table,
+    render_page,
+    to_pixels,
+    write_page,
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+    from playwright.sync_api import Page as Tab
 
 pytestmark = pytest.mark.browser
 
+Open = Callable[..., "Tab"]
+LONG = "Donaudampfschifffahrtsgesellschaftskapitänswitwenrentenauszahlungsstelle" * 3
+GREY = np.full((32, 32, 3), 128, np.uint8)
+# The colours of an element's text and of what lies behind it, whatever they are written in.
+COLOURS = """selector => {
+  const element = document.querySelector(selector);
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const paint = (colour) => { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); };
+  const pixel = () => [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  const behind = [];
+  for (let each = element; each; each = each.parentElement) behind.unshift(each);
+  for (const each of behind) paint(getComputedStyle(each).backgroundColor);
+  const back = pixel();
+  const style = getComputedStyle(element);
+  paint(element instanceof SVGElement ? style.fill : style.color);
+  return [back, pixel()];
+}"""
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A page of twelve real images, with long words where they hurt most."""
-    sample = load_sample()
-    pixels = (sample.images[:12] * 255).byte().permute(0, 2, 3, 1).contiguous().numpy()
-    names = [sample.class_names[label] for label in sample.labels[:12].tolist()]
-    noise = np.random.default_rng(0).integers(0, 256, pixels.shape, dtype=np.uint8)
-    rows = [
-        GalleryRow("Raw", [Picture(p, f"Raw {n}", n) for p, n in zip(pixels, names, strict=True)]),
-        GalleryRow(
-            "Robust", [Picture(p, f"Robust {n}", "9.87 dB") for p, n in zip(noise, names, strict=True)]
-        ),
-    ]
-    table = Table(
-        "Measures", [f"column {n}" for n in range(12)], [[f"{n}.123" for n in range(12)]] * 3, "A note."
-    )
-    page = Page(
-        "What leaves the client, and what stays",
-        "A lead with a Donaudampfschifffahrtsgesellschaftskapitänswitwenrentenauszahlungsstelle in it.",
-        [("Images", "12"), ("Folder", "/a/" + "very_long_name_without_a_break" * 4)],
-        [table],
-        [Gallery("Raw above robust", "Each column is one sample.", rows)],
-    )
-    return write_page(tmp_path_factory.mktemp("page") / "index.html", page).as_uri()
+
+@pytest.fixture
+def open_page(browser: "Browser", tmp_path: Path) -> Iterator[Open]:
+    """`open_page(page)`: a tab that shows it; at the end there was no word on its console and no request."""
+    tabs: list[Tab] = []
+    troubles: list[str] = []
+
+    def show(page: Page, *, width: int = 1280, scheme: str = "light") -> "Tab":
+        address = write_page(tmp_path / "index.html", page).as_uri()
+        tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+        tabs.append(tab)
+        tab.on("console", lambda message: troubles.append(message.text))
+        tab.on("pageerror", lambda error: troubles.append(str(error)))
+        tab.on("dialog", lambda dialog: troubles.append(dialog.message))
+        tab.on(
+            "request",
+            lambda request: (
+                None if request.url.startswith(("data:", address)) else troubles.append(request.url)
+            ),
+        )
+        tab.route("**/*", lambda route: route.continue_() if route.request.url == address else route.abort())
+        tab.goto(address)
+        return tab
+
+    yield show
+    for tab in tabs:
+        tab.close()
+    assert troubles == []
+
+
+def contrast(tab: "Tab", selector: str) -> float:
+    def luminance(channels: list[int]) -> float:
+        unit = [channel / 255 for channel in channels]
+        parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in unit]
+        return float(np.dot(parts, [0.2126, 0.7152, 0.0722]))
+
+    dark, light = sorted(luminance(colour) for colour in tab.evaluate(COLOURS, selector))
+    return (light + 0.05) / (dark + 0.05)
 
 
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_page(browser: "Browser", address: str, width: int, scheme: str) -> None:
-    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
-    troubles: list[str] = []
-    requests: list[str] = []
-    page.on("console", lambda message: troubles.append(message.text))
-    page.on("pageerror", lambda error: troubles.append(str(error)))
-    page.on("request", lambda request: requests.append(request.url))
-    page.goto(address)
+def test_an_audit(open_page: Open, audit: Callable[..., Page], width: int, scheme: str) -> None:
+    tab = open_page(audit(3, 2, 3), width=width, scheme=scheme)
+    sizes = tab.evaluate("[...document.images].map(i => i.complete ? [i.naturalWidth, i.naturalHeight] : [])")
+    assert sizes == [[32, 32]] * (2 * 3 * 2 + 2 * 2 * 3 * 3)
+    tab.get_by_role("button", name="Open all").click()
+    shown = tab.evaluate("[...document.images].map(i => i.getBoundingClientRect().width)")
+    assert min(shown) >= 80
+    assert tab.evaluate("getComputedStyle(document.images[0]).imageRendering") == "pixelated"
+    tab.locator("section.settings summary").click()
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
 
-    sizes = page.evaluate("[...document.images].map(i => i.complete ? [i.naturalWidth, i.width] : [0, 0])")
-    assert len(sizes) == 24
-    assert all(natural == 32 and shown >= 50 for natural, shown in sizes)
-    assert page.evaluate("getComputedStyle(document.images[0]).imageRendering") == "pixelated"
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    # Raw above robust: the same column, the second below the first.
-    tops = page.evaluate(
+    paper, _ = tab.evaluate(COLOURS, "body")
+    assert (max(paper) < 60) == (scheme == "dark")
+    words = ("h1", ".byline", ".summary", ".note", "dt", ".kind", ".contents .kind", "figcaption", "footer")
+    marks = ("a.exposed", "a.borderline", "a.protected", ".against", ".tally", ".card dt", ".who span")
+    drawn = (".names text", ".axis text", ".axis p", "th button", ".copy button")
+    badges = tuple(f".tools .badge.{verdict}" for verdict in ("exposed", "borderline", "protected"))
+    for selector in (*words, *marks, *drawn, *badges):
+        assert contrast(tab, selector) >= 4.5, selector  # WCAG AA
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_words_without_a_break_stay_on_the_page(open_page: Open, width: int) -> None:
+    strips = [Strip(LONG, LONG, [0.0, 1.0, math.inf])]
+    card = Card(LONG, GREY, GREY, GREY, [(LONG, LONG)], "exposed")
+    parts: list[Part] = [
+        Distribution(LONG, LONG, strips, [Reference(LONG, 0.1), Reference(LONG, 0.9)], LONG, LONG),
+        Table(LONG, [LONG] * 3, [[LONG] * 3] * 2, LONG),
+        Gallery(LONG, [Group(LONG, LONG + str(n), [card], LONG) for n in range(4)], LONG),
+        Settings({LONG: {LONG: LONG}}, LONG, LONG),
+    ]
+    tab = open_page(Page(LONG, LONG, [(LONG, LONG)], parts, LONG, "exposed"), width=width)
+    tab.locator("section.settings summary").click()
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def column(tab: "Tab", number: int) -> list[str]:
+    cells = tab.locator(f"tbody tr > :nth-child({number})")
+    return [" ".join(cell.split()) for cell in cells.all_inner_texts()]
+
+
+def test_a_table_is_sorted_by_click_and_by_keyboard(open_page: Open) -> None:
+    rows: list[list[str | Cell]] = [
+        ["Refiner 10", "12.7 ± 0.2 dB", Cell(verdict="protected"), "b"],
+        ["none", "32.6 ± 9.9 dB", Cell(verdict="exposed"), "a"],
+        ["Refiner 9", "9.8 ± 3.0 dB", Cell(verdict="protected"), "B"],
+        ["ATS", "–", Cell(verdict="borderline"), "–"],
+        ["noise", "−1.5 ± 0.1 dB", Cell(verdict="exposed"), "a"],
+    ]
+    tab = open_page(Page("t", "s", parts=[Table("T", ["defence", "PSNR", "verdict", "word"], rows)]))
+    heads = tab.locator("thead th")
+    directions = "[...document.querySelectorAll('thead th')].map(th => th.ariaSort)"
+    assert tab.evaluate(directions) == ["none"] * 4
+
+    heads.nth(1).get_by_role("button").click()
+    up = ["−1.5 ± 0.1 dB", "9.8 ± 3.0 dB", "12.7 ± 0.2 dB", "32.6 ± 9.9 dB"]
+    assert column(tab, 2) == [*up, "–"]
+    assert tab.evaluate(directions) == ["none", "ascending", "none", "none"]
+    heads.nth(1).get_by_role("button").click()
+    assert column(tab, 2) == [*up[::-1], "–"]  # blanks stay last
+    assert tab.evaluate(directions) == ["none", "descending", "none", "none"]
+
+    # Ties keep the order they are in, also on the way down.
+    heads.nth(2).get_by_role("button").press("Enter")
+    assert column(tab, 1) == ["none", "noise", "ATS", "Refiner 10", "Refiner 9"]
+    tab.keyboard.press("Space")
+    assert column(tab, 1) == ["Refiner 10", "Refiner 9", "ATS", "none", "noise"]
+    assert tab.evaluate(directions) == ["none", "none", "descending", "none"]
+
+    tab.keyboard.press("Tab")
+    tab.keyboard.press("Enter")
+    assert column(tab, 4) == ["a", "a", "b", "B", "–"]
+    tab.keyboard.press("Shift+Tab")
+    tab.keyboard.press("Shift+Tab")
+    tab.keyboard.press("Shift+Tab")
+    tab.keyboard.press("Enter")
+    assert column(tab, 1) == ["ATS", "noise", "none", "Refiner 9", "Refiner 10"]
+
+
+def test_a_wide_table_scrolls_in_its_own_box(open_page: Open) -> None:
+    rows = [[f"row {n}", *(f"{n}.{c:03}" for c in range(14))] for n in range(3)]
+    tab = open_page(Page("t", "s", parts=[Table("T", ["name", *map(str, range(14))], rows)]), width=390)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= 390
+    box = tab.locator(".scroll")
+    assert box.evaluate("box => box.scrollWidth > box.clientWidth")
+    box.focus()
+    tab.keyboard.press("ArrowRight")
+    moved = (
+        "async b => { while (!b.scrollLeft) await new Promise(requestAnimationFrame); return b.scrollLeft; }"
+    )
+    assert box.evaluate(moved) > 0
+
+
+def test_a_large_gallery_stays_usable(open_page: Open, audit: Callable[..., Page]) -> None:
+    tab = open_page(audit(8, 4, 12))
+    assert tab.locator("details.group").count() == 32
+    assert tab.locator(".card:visible").count() == 12  # the first group alone is open
+    # The overview leads to a group, which opens.
+    tab.locator(".overview tbody tr").nth(1).get_by_role("link").nth(2).click()
+    group = tab.locator("details.group").nth(6)
+    assert group.locator(".card:visible").count() == 12
+    assert "Refiner against GI with a generator" in group.inner_text()
+    assert group.evaluate("group => group.getBoundingClientRect().top") < 100
+    # Filters and the button act on all groups.
+    tab.get_by_role("button", name="Open all").click()
+    assert tab.locator(".card:visible").count() == 8 * 4 * 12
+    for verdict in ("borderline", "protected"):
+        tab.get_by_label(verdict).uncheck()
+    left = tab.locator(".card:visible")
+    assert 0 < left.count() < 8 * 4 * 12
+    assert set(left.evaluate_all("cards => cards.map(card => card.dataset.verdict)")) == {"exposed"}
+    assert 0 < tab.locator("details.group:visible").count() < 32
+    tab.get_by_role("button", name="Close all").click()
+    assert tab.locator(".card:visible").count() == 0
+
+
+def test_settings_are_copied_as_json(open_page: Open, audit: Callable[..., Page]) -> None:
+    page = audit(1, 1, 1)
+    tab = open_page(page)
+    tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    tab.locator("section.settings summary").click()
+    tab.get_by_role("button", name="Copy as JSON").click()
+    tab.get_by_text("Copied").wait_for()
+    assert json.loads(tab.evaluate("navigator.clipboard.readText()")) == page.parts[3].values  # type: ignore[attr-defined]
+
+
+def test_a_script_in_a_name_does_nothing(open_page: Open) -> None:
+    evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+    card = Card(evil, GREY, GREY, scores=[(evil, evil)], verdict="exposed")
+    parts: list[Part] = [
+        Gallery(evil, [Group(evil, evil, [card], evil)]),
+        Distribution(evil, evil, [Strip(evil, evil, [1.0])], [Reference(evil, 2.0)], evil, evil),
+        Table(evil, [evil, "b"], [[evil, evil], ["b", "c"]]),
+        Settings({evil: evil}),
+    ]
+    tab = open_page(Page(evil, evil, parts=parts))
+    tab.locator("thead button").first.click()
+    assert tab.locator("h1").inner_text() == evil
+    assert tab.evaluate("[document.scripts.length, document.images.length]") == [1, 2]
+
+
+def test_the_browser_refuses_any_other_script(browser: "Browser", tmp_path: Path) -> None:
+    broken = render_page(Page("t", "s")).replace("</main>", "<script>window.ran = true</script></main>")
+    (tmp_path / "broken.html").write_text(broken, encoding="utf-8")
+    tab = browser.new_page()
+    tab.goto((tmp_path / "broken.html").as_uri())
+    assert tab.evaluate("[document.scripts.length, window.ran ?? null]") == [2, None]
+    tab.close()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_raw_stands_above_robust(open_page: Open, width: int) -> None:
+    sample = load_sample()
+    pixels = to_pixels(sample.images[:12])
+    noise = np.random.default_rng(0).integers(0, 256, pixels.shape, dtype=np.uint8)
+    rows = [
+        PictureRow("Raw", [Picture(each, "raw", "frog") for each in pixels]),
+        PictureRow("Robust", [Picture(each, "robust", "9.87 dB") for each in noise]),
+    ]
+    tab = open_page(Page("t", "s", parts=[Comparison("Raw above robust", "", rows)]), width=width)
+    assert min(tab.evaluate("[...document.images].map(i => i.width)")) >= 50
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    tops = tab.evaluate(
         "[...document.querySelectorAll('.plate')].map(p => [...p.querySelectorAll('.strip')].map("
         "s => { const r = s.querySelector('img').getBoundingClientRect(); return [r.left, r.top]; }))"
     )
     assert all(first[0] == second[0] and first[1] < second[1] for first, second in tops)
 
-    def luminance(colour: str) -> float:
-        channels = [int(number) / 255 for number in re.findall(r"\d+", colour)]
-        parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
-        return float(np.dot(parts, [0.2126, 0.7152, 0.0722]))
 
-    paper = luminance(page.evaluate("getComputedStyle(document.body).backgroundColor"))
-    assert (paper < 0.05) == (scheme == "dark")
-    for selector in ("h1", ".lead", "dt", ".kind", "figcaption", "footer"):
-        ink = luminance(page.evaluate("s => getComputedStyle(document.querySelector(s)).color", selector))
-        contrast = (max(ink, paper) + 0.05) / (min(ink, paper) + 0.05)
-        assert contrast >= 4.5, (selector, contrast)  # WCAG AA
-
-    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
-    assert troubles == []
-    page.close()
-
-
-def test_print(browser: "Browser", address: str) -> None:
-    page = browser.new_page(color_scheme="dark")
-    page.goto(address)
-    page.emulate_media(media="print")
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    assert page.pdf(format="A4").startswith(b"%PDF")
-    page.close()
+def test_print(open_page: Open, audit: Callable[..., Page]) -> None:
+    tab = open_page(audit(2, 2, 2), scheme="dark")
+    tab.emulate_media(media="print")
+    assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert not tab.get_by_role("button", name="Open all").is_visible()
+    assert tab.pdf(format="A4").startswith(b"%PDF")

@@ -1,0 +1,40 @@
+/* Show only some verdicts, open every group, and open the group that a link leads to. */
+for (const tools of document.querySelectorAll(".tools")) {
+  const groups = [...tools.parentElement.querySelectorAll(".group")];
+  const boxes = [...tools.querySelectorAll("input")];
+  const filter = () => {
+    const off = new Set(boxes.filter((box) => !box.checked).map((box) => box.value));
+    for (const group of groups) {
+      const cards = [...group.querySelectorAll(".card")];
+      for (const card of cards) card.hidden = off.has(card.dataset.verdict);
+      group.hidden = cards.length > 0 && cards.every((card) => card.hidden);
+    }
+  };
+  for (const box of boxes) box.addEventListener("change", filter);
+  /* A browser may bring back the boxes as they were before a reload. */
+  filter();
+
+  const all = tools.querySelector("button");
+  const label = () => { all.textContent = groups.every((group) => group.open) ? "Close all" : "Open all"; };
+  if (all) {
+    all.addEventListener("click", () => {
+      const open = groups.some((group) => !group.open);
+      for (const group of groups) group.open = open;
+    });
+    for (const group of groups) group.addEventListener("toggle", label);
+    label();
+  }
+  tools.hidden = false;
+}
+
+const reveal = (hash) => {
+  const target = document.getElementById(hash.slice(1));
+  if (target instanceof HTMLDetailsElement) {
+    target.open = true;
+    target.hidden = false;
+  }
+};
+for (const link of document.querySelectorAll("a[href^='#']")) {
+  link.addEventListener("click", () => reveal(link.hash));
+}
+reveal(location.hash);
