@@ -1,8 +1,10 @@
 """CUDA graphs: a call whose shapes come back is recorded once and replayed, without Python in between."""
 
+import gc
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -66,6 +68,19 @@ def beside(work: Callable[[], T]) -> Callable[[], T]:
     return join
 
 
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector out: an old graph that it frees would spoil the one being recorded."""
+    before = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
+
+
 class _Recording:
     def __init__(self, function: Function, inputs: Sequence[Tensor]) -> None:
         self.function = function
@@ -78,7 +93,7 @@ class _Recording:
                 function(*self.inputs)
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with _no_collection(), torch.cuda.graph(self.graph):
             self.outputs = function(*self.inputs)
 
     def replay(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
