@@ -1,9 +1,10 @@
 """Validation at the border: a wrong value becomes one line naming field, value and range."""
 
+import difflib
 import math
 from collections.abc import Collection
 
-from refiner.errors import SettingError
+from refiner.errors import DataError, SettingError
 
 
 def wrong(field: str, value: object, expected: str) -> SettingError:
@@ -54,3 +55,14 @@ def flag(field: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise wrong(field, value, "True or False")
     return value
+
+
+def nearest(name: str, names: Collection[str], what: str) -> DataError:
+    """The error for an unknown name, with the nearest known one.
+
+    >>> str(nearest("refinr", ["none", "refiner"], "defense"))
+    "defense = 'refinr': unknown; did you mean 'refiner'? Known: none, refiner"
+    """
+    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.4)
+    hint = f"; did you mean {close[0]!r}?" if close else ";"
+    return DataError(f"{what} = {name!r}: unknown{hint} Known: {', '.join(names)}")

@@ -19,3 +19,7 @@ class UnsupportedModelError(RefinerError, TypeError):
 
 class ProtectionError(RefinerError, RuntimeError):
     """A defence could not protect; nothing left the client."""
+
+
+class ThreatModelError(RefinerError, ValueError):
+    """An attack asks for more than its threat model grants."""

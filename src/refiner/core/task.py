@@ -1,7 +1,7 @@
 """Task: a model and its loss as a pure function of (parameters, x, y), with its layers in forward order."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -93,6 +93,31 @@ class Task:
     def loss(self, parameters: Parameters, x: Tensor, y: Tensor) -> Tensor:
         """The loss of one victim's batch, a pure function of its three arguments."""
         return self.loss_function(self.scores(parameters, x), y)
+
+    def modules(self) -> Iterator[nn.Module]:
+        """The innermost modules of the model's structure, for hooks."""
+        return (module for module in self._pure.modules() if not list(module.children()))
+
+    def statistics(self, parameters: Parameters, x: Tensor, modules: Sequence[str]) -> list[Tensor]:
+        """Mean and variance `[2, channels]` of what each of `modules` is given for inputs `[B, *input]`."""
+        found: dict[str, Tensor] = {}
+
+        def note(name: str, given: Tensor) -> None:
+            var, mean = torch.var_mean(given.transpose(0, 1).flatten(1), dim=1, correction=0)
+            found[name] = torch.stack([mean, var])
+
+        handles = [
+            self._pure.get_submodule(name).register_forward_pre_hook(
+                lambda _module, args, name=name: note(name, args[0])
+            )
+            for name in modules
+        ]
+        try:
+            self.scores(parameters, x)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return [found[name] for name in modules]
 
     def fixed(self) -> dict[str, Tensor]:
         """What the model holds beside its trainable parameters: frozen ones and buffers, as they are now."""

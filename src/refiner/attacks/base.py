@@ -1,0 +1,179 @@
+"""What an attacker sees, what it may use, and what it makes of it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from refiner.core.task import Task
+from refiner.core.update import Update
+from refiner.errors import DataError, ThreatModelError
+
+Grant = Literal["labels", "statistics", "generator"]
+Progress = Callable[[int, int], None]
+"""Called now and then with the victim-iterations done and their total."""
+
+
+@dataclass(frozen=True)
+class ThreatModel:
+    """What an attacker may use beside the upload, the model and its size of batch.
+
+    >>> ThreatModel().check({"generator"}, "ggl")
+    Traceback (most recent call last):
+    refiner.errors.ThreatModelError: ggl needs generator, which this threat model does not grant; ...
+    """
+
+    labels: bool = False
+    """The victims' labels; without them they are inferred from the last layer."""
+    statistics: bool = False
+    """The statistics of a model with batch norm over data like the victims'."""
+    generator: bool = False
+    """A generator trained on public pictures like the victims'."""
+
+    def check(self, needs: Collection[str], attack: str) -> None:
+        """Refuse an attack that needs more than is granted."""
+        missing = sorted(need for need in needs if not getattr(self, need))
+        if missing:
+            grants = ", ".join(f"{need}=True" for need in missing)
+            raise ThreatModelError(
+                f"{attack} needs {' and '.join(missing)}, which this threat model does not grant; "
+                f"use ThreatModel({grants}) if the attacker has it"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Observation:
+    """One upload as the server sees it, with the model's state of that round.
+
+    >>> from refiner.defenses import NoDefense
+    >>> from refiner.models import LeNet
+    >>> task = Task(LeNet(), example=torch.rand(2, 3, 32, 32))
+    >>> update = NoDefense().protect(task, torch.rand(4, 1, 3, 32, 32), torch.zeros(4, 1, dtype=torch.long))
+    >>> seen = Observation.of(task, update)
+    >>> seen.victims, seen.samples
+    (4, 1)
+    """
+
+    task: Task
+    parameters: Mapping[str, Tensor]
+    gradient: Tensor
+    """`[V, N]`"""
+    samples: int
+    labels: Tensor | None = None
+    """`[V, B]`, where the threat model grants them."""
+
+    @classmethod
+    def of(cls, task: Task, update: Update, *, labels: Tensor | None = None) -> "Observation":
+        """See `update`, made with `task`'s model as it is now."""
+        _fits(task, update)
+        if labels is not None:
+            wanted = (update.victims, update.samples)
+            if not isinstance(labels, Tensor) or labels.dtype != torch.long or labels.shape != wanted:
+                raise DataError(
+                    f"labels: expected torch.int64 of shape {list(wanted)}, a label for every sample"
+                )
+            if int(labels.min()) < 0 or int(labels.max()) >= task.classes:
+                raise DataError(f"labels: expected values in [0, {task.classes - 1}]")
+        now = {name: value.clone() for name, value in task.parameters().items()}
+        gradient = torch.cat([update.tensors[name].flatten(1) for name in task.names], dim=1)
+        device = next(iter(now.values())).device
+        return cls(task, now, gradient.to(device), update.samples, labels)
+
+    @property
+    def victims(self) -> int:
+        """How many victims were seen."""
+        return len(self.gradient)
+
+
+def _fits(task: Task, update: Update) -> None:
+    missing = [name for name in task.names if name not in update.tensors]
+    extra = [name for name in update.names if name not in task.shapes]
+    for names, what in ((missing, "lacks"), (extra, "has besides")):
+        if names:
+            raise DataError(f"update {what} {', '.join(names[:3])}: it was made with another model")
+    for name, shape in update.shapes.items():
+        if shape != task.shapes[name]:
+            raise DataError(f"update: {name} has shape {list(shape)}, expected {list(task.shapes[name])}")
+    if not all(bool(t.isfinite().all()) for t in update.tensors.values()):
+        raise DataError("update: holds NaN or infinity")
+
+
+@dataclass(frozen=True, eq=False)
+class Reconstruction:
+    """What an attack made of an observation."""
+
+    x: Tensor
+    """`[V, B, *input]`"""
+    labels: Tensor
+    """`[V, B]`, as granted or inferred."""
+    objective: Tensor
+    """The attacker's own best value, `[V]`: all it has to choose by."""
+    diverged: Tensor
+    """`[V]`: frozen at its best when its objective ceased to be a number."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Attack(ABC):
+    """Rebuilds batches from uploads; subclasses are frozen dataclasses of their settings."""
+
+    name: ClassVar[str]
+    needs: ClassVar[frozenset[Grant]] = frozenset()
+
+    def reconstruct(
+        self,
+        seen: Observation | Sequence[Observation],
+        *,
+        threat: ThreatModel | None = None,
+        seed: int = 0,
+        chunk: int | None = None,
+        resume: Path | None = None,
+        on_progress: Progress = lambda done, total: None,
+    ) -> Reconstruction:
+        """Rebuild every victim's batch from one upload of it, or from several.
+
+        `chunk` victims are attacked at a time; None takes what fits the memory. With `resume` the state is
+        kept in that file, and a call with the same arguments goes on where the last one stopped.
+        """
+        observations = [seen] if isinstance(seen, Observation) else list(seen)
+        _together(observations)
+        granted = threat or ThreatModel()
+        granted.check(self.needs, self.name)
+        if not granted.labels and any(o.labels is not None for o in observations):
+            raise ThreatModelError("the observation holds labels, which this threat model does not grant")
+        if granted.labels and observations[0].labels is None:
+            raise DataError("the threat model grants labels, but the observation holds none")
+        return self._rebuild(
+            observations, granted, seed=seed, chunk=chunk, resume=resume, on_progress=on_progress
+        )
+
+    def settings(self) -> dict[str, object]:
+        """The settings by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.init}
+
+    @abstractmethod
+    def _rebuild(
+        self,
+        observations: list[Observation],
+        threat: ThreatModel,
+        *,
+        seed: int,
+        chunk: int | None,
+        resume: Path | None,
+        on_progress: Progress,
+    ) -> Reconstruction: ...
+
+
+def _together(observations: list[Observation]) -> None:
+    if not observations:
+        raise DataError("observations: expected at least one")
+    first = observations[0]
+    for other in observations[1:]:
+        if other.task is not first.task or other.gradient.shape != first.gradient.shape:
+            raise DataError("observations: expected the same task and the same victims in all of them")
+        if other.samples != first.samples:
+            raise DataError(f"observations: batches of {first.samples} and of {other.samples} samples")

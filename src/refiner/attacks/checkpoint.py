@@ -1,0 +1,113 @@
+"""How far an attack has come, and its state on disk: refused if it is not whole, or of another attack."""
+
+import hashlib
+import json
+import time
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from refiner.attacks.search import Search
+from refiner.errors import DataError
+from refiner.files import write_whole
+
+_FORMAT = "refiner-attack-1"
+_RESULTS = ("z", "best", "diverged")
+# Seconds between two states on disk.
+_SAVE = 20.0
+
+
+def fingerprint(*parts: object, tensors: list[Tensor]) -> str:
+    """What an attack is: its settings, as text, and all that it sees.
+
+    >>> fingerprint("a", tensors=[torch.zeros(2)]) == fingerprint("b", tensors=[torch.zeros(2)])
+    False
+    """
+    digest = hashlib.sha256(repr(parts).encode())
+    for tensor in tensors:
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+class Checkpoint:
+    """Finished victims, and the search for those under attack; with a path it outlives a kill.
+
+    >>> held = Checkpoint(None, "", "cpu")
+    >>> held.begin, held.iteration, held.search
+    (0, 0, None)
+    """
+
+    def __init__(self, path: Path | None, identity: str, device: str) -> None:
+        self.path, self.identity = path, identity
+        self.begin = 0
+        """The first victim that is not finished."""
+        self.iteration = 0
+        self.search: Search | None = None
+        self._done: list[tuple[Tensor, ...]] = []
+        self._saved = time.perf_counter()
+        if path is not None and path.exists():
+            self._load(path, device)
+
+    def advance(self, iteration: int, search: Search) -> None:
+        """The search goes on."""
+        self.iteration, self.search = iteration, search
+        if time.perf_counter() - self._saved > _SAVE:
+            self._store()
+
+    def finish(self, until: int, *results: Tensor) -> None:
+        """All victims before `until` are finished."""
+        self.begin, self.iteration, self.search = until, 0, None
+        self._done.append(results)
+        self._store()
+
+    def results(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The finished victims' variables, objectives and whether they diverged."""
+        z, best, diverged = (torch.cat(parts) for parts in zip(*self._done, strict=True))
+        return z, best, diverged
+
+    def _store(self) -> None:
+        if self.path is None:
+            return
+        tensors: dict[str, Tensor] = {}
+        if self._done:
+            tensors |= {f"done {n}": t for n, t in zip(_RESULTS, self.results(), strict=True)}
+        if self.search is not None:
+            *held, memory = self.search
+            tensors |= {f"search {n}": t for n, t in zip(Search._fields, held, strict=False)}
+            tensors |= {f"memory {i}": t for i, t in enumerate(memory)}
+        about = {"begin": self.begin, "iteration": self.iteration}
+        header = {"format": _FORMAT, "attack": self.identity, "position": json.dumps(about)}
+        # Clones: the format refuses tensors that share memory, as a first guess and the best one do.
+        whole = {name: t.cpu().contiguous().clone() for name, t in tensors.items()}
+        write_whole(self.path, save(whole, header))
+        self._saved = time.perf_counter()
+
+    def _load(self, path: Path, device: str) -> None:
+        kept = "nothing was overwritten"
+        try:
+            with safe_open(path, framework="pt", device=device) as file:
+                about = file.metadata() or {}
+                if about.get("format") != _FORMAT:
+                    raise DataError(f"resume = {str(path)!r}: not the state of an attack; {kept}")
+                position = json.loads(about["position"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if about["attack"] != self.identity:
+                raise DataError(f"resume = {str(path)!r}: of other settings, seed or uploads; {kept}")
+            self.begin, self.iteration = int(position["begin"]), int(position["iteration"])
+            if self.begin:
+                self._done = [tuple(tensors[f"done {name}"] for name in _RESULTS)]
+            if self.iteration:
+                memory = [
+                    tensors[f"memory {i}"] for i in range(sum(n.startswith("memory ") for n in tensors))
+                ]
+                z, best_z, best, diverged = (tensors[f"search {name}"] for name in Search._fields[:-1])
+                self.search = Search(z, best_z, best, diverged, tuple(memory))
+        except (OSError, SafetensorError, KeyError, ValueError, AttributeError, TypeError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(
+                f"resume = {str(path)!r}: unreadable or cut short; {kept}. Remove it to start anew"
+            ) from error

@@ -1,0 +1,55 @@
+"""GGL (Li et al. 2022): search in the latent space of a generator that knows what pictures look like."""
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+from refiner.attacks.base import Grant
+from refiner.attacks.distance import Distance
+from refiner.attacks.matching import Matching
+from refiner.attacks.parametrisation import Latent, Painter
+from refiner.attacks.preset import MatchingAttack
+from refiner.attacks.priors import LatentGaussian
+from refiner.core.optim import Adam
+
+
+@dataclass(frozen=True)
+class GGL(MatchingAttack):
+    """Euclidean distance, latents kept near a standard normal.
+
+    >>> GGL(iterations=100).needs
+    frozenset({'generator'})
+    """
+
+    name: ClassVar[str] = "ggl"
+    needs: ClassVar[frozenset[Grant]] = frozenset({"generator"})
+
+    iterations: int = 4000
+    lr: float = 0.1
+    decayed: bool = True
+    divergence: float = 1e-3
+    """Weight of the latents' divergence from a standard normal."""
+    restarts: int = 1
+    generator: Painter | None = field(default=None, repr=False, compare=False)
+    """On the model's device; None for the one that comes with refiner."""
+
+    @classmethod
+    def paper(cls, **changes: Any) -> Self:
+        """As the paper's attack table has it: Adam 0.01, 4,000 iterations."""
+        return cls(**{"lr": 0.01, "decayed": False, **changes})
+
+    def settings(self) -> dict[str, object]:
+        """The settings by name, the generator by its size."""
+        latent = None if self.generator is None else self.generator.latent
+        return {**super().settings(), "generator": latent and f"latent {latent}"}
+
+    def engine(self) -> Matching:
+        """The attack as the engine runs it."""
+        return Matching(
+            Distance("relative"),
+            (LatentGaussian(self.divergence),),
+            Adam(lr=self.lr),
+            self.iterations,
+            (3 / 8, 5 / 8, 7 / 8) if self.decayed else (),
+            self.restarts,
+            Latent(self.generator),
+        )

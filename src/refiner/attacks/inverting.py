@@ -1,0 +1,49 @@
+"""Inverting Gradients (Geiping et al. 2020): the angle between gradients, smooth pictures, signed Adam."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from refiner.attacks.distance import Distance
+from refiner.attacks.matching import Matching
+from refiner.attacks.parametrisation import Pixels
+from refiner.attacks.preset import MatchingAttack
+from refiner.attacks.priors import TotalVariation
+from refiner.core.optim import Adam, SignedAdam
+
+
+@dataclass(frozen=True)
+class InvertingGradients(MatchingAttack):
+    """Cosine distance and total variation.
+
+    >>> InvertingGradients(iterations=100).name
+    'inverting'
+    """
+
+    name: ClassVar[str] = "inverting"
+
+    iterations: int = 4000
+    lr: float = 0.1
+    signed: bool = True
+    """Feed Adam the sign of the slope, as the authors do and the paper's table does not say."""
+    decayed: bool = True
+    """Divide the learning rate by ten after 3/8, 5/8 and 7/8 of the iterations."""
+    total_variation: float = 1e-4
+    restarts: int = 1
+    input_range: tuple[float, float] = (0.0, 1.0)
+
+    @classmethod
+    def paper(cls, **changes: Any) -> Self:
+        """As the paper's attack table has it: Adam 0.01, 4,000 iterations."""
+        return cls(**{"lr": 0.01, "signed": False, "decayed": False, **changes})
+
+    def engine(self) -> Matching:
+        """The attack as the engine runs it."""
+        return Matching(
+            Distance("cosine"),
+            (TotalVariation(self.total_variation),),
+            (SignedAdam if self.signed else Adam)(lr=self.lr),
+            self.iterations,
+            (3 / 8, 5 / 8, 7 / 8) if self.decayed else (),
+            self.restarts,
+            Pixels(*self.input_range),
+        )

@@ -1,0 +1,80 @@
+"""Labels from the last layer's gradient (iDLG, Zhao et al. 2020), for single samples and for batches."""
+
+import torch
+from torch import Tensor
+
+from refiner.attacks.base import Observation
+from refiner.core.noise import NoiseSource
+from refiner.errors import DataError
+
+# Pictures of noise that tell which classes the model favours before it has seen the victim.
+_PROBES = 64
+
+
+def infer_labels(seen: Observation) -> Tensor:
+    """The labels of every victim, `[V, B]`, in rising order.
+
+    For one sample the slope of the last bias is p − 1 at its label and p elsewhere: its only negative entry.
+    For B samples that of class k is p̄_k − count_k / B; p̄ is taken from the model's answers to noise.
+
+    >>> from refiner.core import Task
+    >>> from refiner.defenses import NoDefense
+    >>> from refiner.models import LeNet
+    >>> x, y = torch.rand(3, 1, 3, 32, 32), torch.tensor([[7], [0], [4]])
+    >>> task = Task(LeNet(), example=x[0])
+    >>> infer_labels(Observation.of(task, NoDefense().protect(task, x, y))).flatten().tolist()
+    [7, 0, 4]
+    """
+    slope = _class_slopes(seen)
+    if seen.samples == 1:
+        return slope.argmin(1, keepdim=True)
+    expected = seen.samples * (_favoured(seen) - slope)
+    # Whole counts that sum to B: floors first, then the largest rests.
+    counts = expected.clamp_min(0).floor()
+    for _ in range(seen.samples):
+        rest = torch.where(counts.sum(1) < seen.samples, 1.0, 0.0)
+        take = (expected - counts).argmax(1)
+        counts = counts.scatter_add(1, take[:, None], rest[:, None])
+        surplus = torch.where(counts.sum(1) > seen.samples, -1.0, 0.0)
+        worst = torch.where(counts > 0, expected - counts, torch.inf).argmin(1)
+        counts = counts.scatter_add(1, worst[:, None], surplus[:, None])
+    classes = torch.arange(slope.shape[1], device=slope.device)
+    return torch.stack([classes.repeat_interleave(row.long()) for row in counts])
+
+
+def _class_slopes(seen: Observation) -> Tensor:
+    """∂loss/∂score of every class, `[V, classes]`, by the last bias or, up to a factor, the last weight."""
+    task = seen.task
+    last = task.layers[-1].parameters
+    bias = [name for name in last if task.shapes[name] == (task.classes,)]
+    weight = [name for name in last if len(task.shapes[name]) == 2 and task.shapes[name][0] == task.classes]
+    if not bias and not weight:
+        raise DataError(
+            f"labels: the last layer ({task.layers[-1].name}) has no row for each of the {task.classes} "
+            "classes; grant the labels with ThreatModel(labels=True)"
+        )
+    name = (bias or weight)[0]
+    begin = 0
+    for other in task.names:
+        if other == name:
+            break
+        begin += task.shapes[other].numel()
+    found = seen.gradient[:, begin : begin + task.shapes[name].numel()].view(-1, *task.shapes[name])
+    if bias:
+        return found
+    if seen.samples > 1:
+        raise DataError(
+            "labels: counts of a batch need the last layer's bias; grant them with ThreatModel(labels=True)"
+        )
+    # Row k is slope_k times the features: along the strongest row's own direction all rows become numbers.
+    strongest = found.norm(dim=2).argmax(1)
+    direction = found[torch.arange(len(found), device=found.device), strongest]
+    # The strongest row is that of the label, whose slope alone is negative.
+    return -(found @ direction[:, :, None])[:, :, 0]
+
+
+def _favoured(seen: Observation) -> Tensor:
+    ids = torch.arange(_PROBES, device=seen.gradient.device)
+    pictures = NoiseSource(seed=0).uniform(ids, seen.task.input_shape, seen.gradient.dtype)
+    with torch.no_grad():
+        return seen.task.scores(seen.parameters, pictures).softmax(1).mean(0, keepdim=True)

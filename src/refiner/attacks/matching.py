@@ -1,0 +1,151 @@
+"""The engine: vary pictures until their gradient matches the one that was seen, for all victims at once."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from refiner import checks
+from refiner.attacks.base import Observation, Progress, Reconstruction
+from refiner.attacks.checkpoint import Checkpoint, fingerprint
+from refiner.attacks.distance import Distance, Measure
+from refiner.attacks.memory import fitting
+from refiner.attacks.parametrisation import Parametrisation, Pixels
+from refiner.attacks.priors import Guess, Prior
+from refiner.attacks.search import FirstOrder, QuasiNewton, Search, Walk
+from refiner.core.capture import Captured
+from refiner.core.gradients import flatten, gradients
+from refiner.core.lbfgs import LBFGS
+from refiner.core.noise import NoiseSource
+from refiner.core.optim import Adam
+from refiner.core.precision import tensor_float32
+
+# Iterations between two looks at the clock.
+_BLOCK = 20
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Distance × priors × optimizer × schedule × restarts × parametrisation.
+
+    >>> Matching(iterations=0)
+    Traceback (most recent call last):
+    refiner.errors.SettingError: iterations = 0: expected an integer ≥ 1
+    """
+
+    distance: Distance = field(default_factory=Distance)
+    priors: Sequence[Prior] = ()
+    optimizer: Adam | LBFGS = field(default_factory=lambda: Adam(lr=0.1))
+    iterations: int = 4000
+    decays: Sequence[float] = ()
+    """Shares of the iterations after which the learning rate is divided by ten."""
+    restarts: int = 1
+    """Guesses at each victim; the best is chosen by the objective, which is all that an attacker has."""
+    parametrisation: Parametrisation = field(default_factory=Pixels)
+
+    def __post_init__(self) -> None:
+        checks.integer("iterations", self.iterations, 1)
+        checks.integer("restarts", self.restarts, 1)
+        for share in self.decays:
+            checks.number("decays", share, 0, 1)
+
+    def run(
+        self,
+        observations: Sequence[Observation],
+        labels: Tensor,
+        *,
+        seed: int = 0,
+        chunk: int | None = None,
+        resume: Path | None = None,
+        on_progress: Progress = lambda done, total: None,
+    ) -> Reconstruction:
+        """The best guess at every victim's batch; several observations of it add up."""
+        checks.integer("seed", seed, 0)
+        began = time.perf_counter()
+        first = observations[0]
+        self.parametrisation.check(first.task)
+        size = fitting(first, self.restarts) if chunk is None else checks.integer("chunk", chunk, 1)
+        y = labels.to(first.gradient.device)
+        settings = {f.name: getattr(self, f.name) for f in fields(self)}
+        seen = [t for o in observations for t in (o.gradient, *o.parameters.values())] if resume else []
+        held = Checkpoint(resume, fingerprint(settings, seed, size, tensors=[*seen, y]), str(y.device))
+        with tensor_float32(False), torch.no_grad():
+            while held.begin < len(y):
+                rows = slice(held.begin, min(held.begin + size, len(y)))
+                search = self._attack(observations, y, rows, seed, held, on_progress)
+                held.finish(rows.stop, *self._chosen(search))
+            z, best, diverged = held.results()
+            parts = zip(*(torch.split(t, 256) for t in (z, y)), strict=True)
+            x = torch.cat([self.parametrisation.shown(*part) for part in parts])
+        return Reconstruction(x, labels, best, diverged, time.perf_counter() - began)
+
+    def _walk(self) -> Walk:
+        if isinstance(self.optimizer, LBFGS):
+            return QuasiNewton(self.optimizer)
+        return FirstOrder(self.optimizer, self.decays, self.iterations, self.parametrisation.boxed)
+
+    def _attack(
+        self,
+        observations: Sequence[Observation],
+        y: Tensor,
+        rows: slice,
+        seed: int,
+        held: Checkpoint,
+        on_progress: Progress,
+    ) -> Search:
+        """A chunk of victims from start to end, or on from where an earlier run stopped."""
+        task, victims = observations[0].task, len(y)
+        objective = _Objective(self, observations, rows, y)
+        walk, search = self._walk(), held.search
+        if search is None:
+            # A victim's draws hang on its number alone, so that chunks change nothing.
+            count, batch = objective.labels.shape
+            first = rows.start * self.restarts * batch
+            ids = torch.arange(first, first + count * batch, device=y.device).view(count, batch)
+            start = self.parametrisation.start(task, NoiseSource(seed=seed), ids)
+            search = walk.begin(start, objective)
+        while held.iteration < self.iterations and not walk.over(search):
+            until = min(held.iteration + _BLOCK, self.iterations)
+            search = walk.advance(search, objective, held.iteration, until)
+            held.advance(until, search)
+            done = rows.start * self.iterations + (rows.stop - rows.start) * until
+            on_progress(done * self.restarts, victims * self.iterations * self.restarts)
+        return search
+
+    def _chosen(self, search: Search) -> tuple[Tensor, Tensor, Tensor]:
+        best = search.best.view(-1, self.restarts)
+        pick = best.argmin(1) + self.restarts * torch.arange(len(best), device=best.device)
+        return search.best_z[pick], search.best[pick], search.diverged[pick]
+
+
+class _Objective:
+    """Value and slope of the attacker's objective for a chunk of guesses; a CUDA graph on a GPU."""
+
+    def __init__(self, engine: Matching, observations: Sequence[Observation], rows: slice, y: Tensor) -> None:
+        self.engine, self.task = engine, observations[0].task
+        self.measure: Measure = engine.distance.over(self.task)
+        self.labels = y[rows].repeat_interleave(engine.restarts, 0)
+        self.targets = [o.gradient[rows].repeat_interleave(engine.restarts, 0) for o in observations]
+        self.states = [dict(o.parameters) for o in observations]
+        self.captured = Captured()
+
+    def __call__(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        value, slope = self.captured("objective", self._compute, [z])
+        return value, slope
+
+    def _compute(self, z: Tensor) -> tuple[Tensor, ...]:
+        with torch.enable_grad():
+            point = z.detach().requires_grad_()
+            x = self.engine.parametrisation.pictures(point, self.labels)
+            total = z.new_zeros(len(z))
+            for target, parameters in zip(self.targets, self.states, strict=True):
+                found = gradients(self.task, x, self.labels, parameters=parameters)
+                total = total + self.measure(flatten(found), target)
+            guess = Guess(x, point, self.task, parameters, self.engine.restarts)
+            for prior in self.engine.priors:
+                total = total + prior(guess)
+            (slope,) = torch.autograd.grad(total.sum(), point)
+        return total.detach(), slope

@@ -1,0 +1,120 @@
+"""What a search varies: the pixels themselves, or the input of a generator."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from refiner import checks
+from refiner.core.noise import NoiseSource
+from refiner.core.task import Task
+from refiner.errors import DataError
+from refiner.generator import Generator
+
+
+class Painter(Protocol):
+    """A generator: latents `[N, latent]` and labels `[N]` in, pictures `[N, C, H, W]` out."""
+
+    latent: int
+
+    def __call__(self, z: Tensor, y: Tensor) -> Tensor: ...
+
+
+class Parametrisation(Protocol):
+    """How a search's variables `[V, B, …]` become pictures `[V, B, *input]`."""
+
+    def check(self, task: Task) -> None:
+        """Refuse a task whose pictures it can't make."""
+
+    def start(self, task: Task, source: NoiseSource, ids: Tensor) -> Tensor:
+        """Variables before the first step, one draw for each of `ids [V, B]`."""
+
+    def pictures(self, z: Tensor, y: Tensor) -> Tensor:
+        """The pictures of variables and labels."""
+
+    def boxed(self, z: Tensor) -> Tensor:
+        """The nearest variables that a search may visit."""
+
+    def shown(self, z: Tensor, y: Tensor) -> Tensor:
+        """The pictures as a result, always within the range of pictures."""
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Pixels in a box, from uniform noise.
+
+    >>> Pixels().boxed(torch.tensor([-1.0, 0.5, 2.0])).tolist()
+    [0.0, 0.5, 1.0]
+    """
+
+    low: float = 0.0
+    high: float = 1.0
+    bounded: bool = True
+    """Whether the search itself keeps to the box; the result always does."""
+
+    def __post_init__(self) -> None:
+        if not checks.number("low", self.low, -1e6, 1e6) < checks.number("high", self.high, -1e6, 1e6):
+            raise checks.wrong("high", self.high, f"a number above low = {self.low}")
+
+    def check(self, task: Task) -> None:
+        """Pixels make pictures of every shape."""
+
+    def start(self, task: Task, source: NoiseSource, ids: Tensor) -> Tensor:
+        """Uniform noise over the box."""
+        dtype = next(iter(task.parameters().values())).dtype
+        return self.low + (self.high - self.low) * source.uniform(ids, task.input_shape, dtype)
+
+    def pictures(self, z: Tensor, y: Tensor) -> Tensor:
+        """The variables are the pictures."""
+        return z
+
+    def boxed(self, z: Tensor) -> Tensor:
+        """Cut at both ends, if bounded."""
+        return z.clamp(self.low, self.high) if self.bounded else z
+
+    def shown(self, z: Tensor, y: Tensor) -> Tensor:
+        """Cut at both ends."""
+        return z.clamp(self.low, self.high)
+
+
+@dataclass(frozen=True, eq=False)
+class Latent:
+    """The input of a generator, from standard normal noise."""
+
+    generator: Painter | None = None
+    """None for the one that comes with refiner."""
+
+    def check(self, task: Task) -> None:
+        """Refuse a generator of another picture size."""
+        like = next(iter(task.parameters().values()))
+        label = torch.zeros(1, 1, dtype=torch.long, device=like.device)
+        painter = self._painter(label)
+        with torch.no_grad():
+            shown = self.pictures(like.new_zeros(1, 1, painter.latent), label)
+        if tuple(shown.shape[2:]) != task.input_shape:
+            raise DataError(
+                f"generator: makes pictures {list(shown.shape[2:])}, the task takes {list(task.input_shape)}"
+            )
+
+    def start(self, task: Task, source: NoiseSource, ids: Tensor) -> Tensor:
+        """Standard normal noise."""
+        uniform = source.uniform(ids, (self._painter(ids).latent,), torch.float64)
+        normal: Tensor = torch.special.ndtri(uniform.clamp(1e-7, 1 - 1e-7))
+        return normal.to(next(iter(task.parameters().values())).dtype)
+
+    def pictures(self, z: Tensor, y: Tensor) -> Tensor:
+        """What the generator makes of them."""
+        shown = self._painter(z)(z.flatten(0, 1), y.flatten())
+        return shown.view(*z.shape[:2], *shown.shape[1:])
+
+    def boxed(self, z: Tensor) -> Tensor:
+        """Every latent is allowed."""
+        return z
+
+    def shown(self, z: Tensor, y: Tensor) -> Tensor:
+        """What the generator makes of them."""
+        return self.pictures(z, y)
+
+    def _painter(self, like: Tensor) -> Painter:
+        return Generator.bundled(like.device) if self.generator is None else self.generator

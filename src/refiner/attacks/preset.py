@@ -1,0 +1,38 @@
+"""An attack that is nothing but a choice of the engine's parts."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+
+from refiner.attacks.base import Attack, Observation, Progress, Reconstruction, ThreatModel
+from refiner.attacks.labels import infer_labels
+from refiner.attacks.matching import Matching
+
+
+@dataclass(frozen=True)
+class MatchingAttack(Attack):
+    """Labels first, where they are not granted; then the engine."""
+
+    def __post_init__(self) -> None:
+        # Wrong settings are refused now, not when the attack is run.
+        self.engine()
+
+    @abstractmethod
+    def engine(self) -> Matching:
+        """The attack as the engine runs it."""
+
+    def _rebuild(
+        self,
+        observations: list[Observation],
+        threat: ThreatModel,
+        *,
+        seed: int,
+        chunk: int | None,
+        resume: Path | None,
+        on_progress: Progress,
+    ) -> Reconstruction:
+        given = observations[0].labels
+        labels = given if threat.labels and given is not None else infer_labels(observations[0])
+        return self.engine().run(
+            observations, labels, seed=seed, chunk=chunk, resume=resume, on_progress=on_progress
+        )

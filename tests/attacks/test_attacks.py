@@ -1,0 +1,162 @@
+"""Every attack: undefended recovery, refusal by the threat model, determinism, chunks, resume, divergence."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.attacks.conftest import ALL, QUICK
+from torch import Tensor
+
+from refiner.attacks import ATTACKS, Attack, Observation, ThreatModel, checkpoint, make_attack, matching
+from refiner.errors import DataError, SettingError, ThreatModelError
+
+EACH = pytest.mark.parametrize("name", ATTACKS)
+
+
+def short(name: str, iterations: int = 4) -> Attack:
+    # iDLG counts twenty steps as one, and in more of them L-BFGS magnifies rounding.
+    return replace(QUICK[name], iterations=1 if name == "idlg" else iterations)  # type: ignore[type-var]
+
+
+def test_each_attack_has_a_quick_run() -> None:
+    assert set(QUICK) == set(ATTACKS)
+
+
+@EACH
+def test_recovers_undefended_pictures(name: str, seen: Observation, victims: tuple[Tensor, Tensor]) -> None:
+    x, y = victims
+    # What a generator can't make it can't rebuild.
+    rows = slice(2, 3) if name == "ggl" else slice(None)
+    found = QUICK[name].reconstruct(seen, threat=ALL)
+    assert torch.equal(found.labels, y)
+    assert not bool(found.diverged.any())
+    error = (found.x - x).square().flatten(1).mean(1)[rows]
+    blind = (x - x.mean((-2, -1), keepdim=True)).square().flatten(1).mean(1)[rows]
+    assert bool((error < 0.15 * blind).all()), (error, blind)
+    assert found.x.shape == x.shape and float(found.x.min()) >= 0 and float(found.x.max()) <= 1
+
+
+@EACH
+def test_refuses_what_is_not_granted(name: str, seen: Observation, victims: tuple[Tensor, Tensor]) -> None:
+    for need in ATTACKS[name].needs:
+        with pytest.raises(ThreatModelError, match=f"{name} needs {need}"):
+            short(name).reconstruct(seen, threat=replace(ALL, **{need: False}))
+    with pytest.raises(ThreatModelError, match="labels"):
+        short(name).reconstruct(replace(seen, labels=victims[1]), threat=ALL)
+    with pytest.raises(DataError, match="holds none"):
+        short(name).reconstruct(seen, threat=replace(ALL, labels=True))
+
+
+@EACH
+def test_same_seed_same_result_in_every_chunk(name: str, seen: Observation) -> None:
+    one, again, apart, other = (
+        short(name).reconstruct(seen, threat=ALL, seed=seed, chunk=chunk).x
+        for seed, chunk in ((1, 3), (1, 3), (1, 2), (2, 3))
+    )
+    assert torch.equal(one, again)
+    torch.testing.assert_close(one, apart, rtol=1e-3, atol=1e-3)
+    assert not torch.equal(one, other)
+
+
+@EACH
+def test_goes_on_after_a_kill(
+    name: str, seen: Observation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matching, "_BLOCK", 2)
+    monkeypatch.setattr(checkpoint, "_SAVE", 0.0)
+    attack, state = short(name), tmp_path / "state.safetensors"
+    whole = attack.reconstruct(seen, threat=ALL, chunk=2)
+    total = 3 * attack.engine().iterations * attack.engine().restarts  # type: ignore[attr-defined]
+    calls: list[int] = []
+
+    def kill(done: int, of: int) -> None:
+        assert of == total
+        calls.append(done)
+        # Once within the first chunk, once within the second.
+        if len(calls) in (1, 4):
+            raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            attack.reconstruct(seen, threat=ALL, chunk=2, resume=state, on_progress=kill)
+    rest = attack.reconstruct(seen, threat=ALL, chunk=2, resume=state, on_progress=kill)
+    assert torch.equal(rest.x, whole.x) and torch.equal(rest.objective, whole.objective)
+    assert sorted(calls) == calls
+    before = state.read_bytes()
+    with pytest.raises(DataError, match="other settings, seed or uploads"):
+        attack.reconstruct(seen, threat=ALL, chunk=2, seed=5, resume=state)
+    assert state.read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", ["cut", "foreign", "empty"])
+def test_a_broken_state_is_refused_and_kept(damage: str, seen: Observation, tmp_path: Path) -> None:
+    state = tmp_path / "state.safetensors"
+    short("inverting").reconstruct(seen, resume=state)
+    content = {"cut": state.read_bytes()[:-40], "foreign": b"not ours at all", "empty": b""}[damage]
+    state.write_bytes(content)
+    with pytest.raises(DataError, match=r"state\.safetensors.*nothing was overwritten"):
+        short("inverting").reconstruct(seen, resume=state)
+    assert state.read_bytes() == content
+
+
+@EACH
+def test_a_victim_that_diverges_is_frozen_and_the_others_go_on(name: str, seen: Observation) -> None:
+    gradient = seen.gradient.clone()
+    gradient[1] = torch.nan
+    attack = short(name, 20)
+    broken = attack.reconstruct(replace(seen, gradient=gradient), threat=replace(ALL, labels=False))
+    assert broken.diverged.tolist() == [False, True, False]
+    assert bool(broken.x.isfinite().all())
+    sound = attack.reconstruct(seen, threat=ALL)
+    torch.testing.assert_close(broken.x[[0, 2]], sound.x[[0, 2]], rtol=1e-3, atol=1e-3)
+
+
+def test_restarts_are_chosen_by_the_objective(seen: Observation) -> None:
+    many = replace(QUICK["inverting"], iterations=10, restarts=3)  # type: ignore[type-var]
+    one = replace(QUICK["inverting"], iterations=10)  # type: ignore[type-var]
+    assert bool((many.reconstruct(seen).objective <= one.reconstruct(seen).objective.max()).all())
+
+
+def test_several_uploads_are_one_attack(seen: Observation, victims: tuple[Tensor, Tensor]) -> None:
+    draws = torch.Generator().manual_seed(0)
+    noise = [torch.randn(seen.gradient.shape, generator=draws) for _ in range(4)]
+    noisy = [replace(seen, gradient=seen.gradient + 0.5 * seen.gradient.std() * n) for n in noise]
+    single, joint = (short("inverting", 40).reconstruct(o).x for o in (noisy[0], noisy))
+    errors = [(x - victims[0]).square().mean() for x in (single, joint)]
+    assert errors[1] < errors[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("inverting", "iterations", 0),
+        ("inverting", "lr", -1),
+        ("inverting", "total_variation", -1e-3),
+        ("inverting", "restarts", 0),
+        ("inverting", "input_range", (1.0, 0.0)),
+        ("idlg", "history", 0),
+        ("gradinversion", "squared_length", "a"),
+        ("ggl", "divergence", -1),
+    ],
+)
+def test_wrong_settings(name: str, field: str, value: object) -> None:
+    with pytest.raises(SettingError):
+        make_attack(name, **{field: value})
+
+
+def test_unknown_attack() -> None:
+    with pytest.raises(DataError, match="did you mean 'gradinversion'"):
+        make_attack("grad-inversion")
+
+
+def test_a_generator_of_another_size(task: object, seen: Observation) -> None:
+    class Wrong:
+        latent = 3
+
+        def __call__(self, z: Tensor, y: Tensor) -> Tensor:
+            return z.new_zeros(len(z), 3, 8, 8)
+
+    attack = replace(QUICK["ggl"], generator=Wrong())  # type: ignore[type-var]
+    with pytest.raises(DataError, match=r"makes pictures \[3, 8, 8\], the task takes \[3, 16, 16\]"):
+        attack.reconstruct(seen, threat=ThreatModel(generator=True))

@@ -1,0 +1,58 @@
+"""Labels from the last layer: right on every undefended single picture, nearly right on small batches."""
+
+import pytest
+import torch
+from torch import nn
+
+from refiner.attacks import Observation, infer_labels
+from refiner.core import Task
+from refiner.data import load_sample
+from refiner.defenses import NoDefense
+from refiner.errors import DataError
+from refiner.models import build
+
+
+class Headless(nn.Module):
+    """A classifier whose last layer has no bias, or no row a class."""
+
+    def __init__(self, bias: bool = False, mixed: bool = False) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 20), nn.Sigmoid())
+        self.head = nn.Linear(20, 10, bias=bias)
+        self.mix = nn.Conv1d(1, 1, 3, padding=1) if mixed else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.head(self.body(x))
+        return scores if self.mix is None else self.mix(scores[:, None])[:, 0]
+
+
+def seen(model: nn.Module, batch: int) -> tuple[Observation, torch.Tensor]:
+    sample = load_sample()
+    x, y = sample.images.view(-1, batch, 3, 32, 32), sample.labels.view(-1, batch)
+    task = Task(model, example=x[0])
+    return Observation.of(task, NoDefense().protect(task, x, y)), y
+
+
+@pytest.mark.parametrize("name", ["lenet", "headless"])
+def test_all_single_pictures(name: str) -> None:
+    torch.manual_seed(0)
+    observation, y = seen(Headless() if name == "headless" else build("lenet"), 1)
+    assert torch.equal(infer_labels(observation), y)
+
+
+@pytest.mark.parametrize("batch", [2, 4, 8])
+def test_counts_of_batches(batch: int) -> None:
+    torch.manual_seed(0)
+    observation, y = seen(build("lenet"), batch)
+    found = infer_labels(observation)
+    assert found.shape == y.shape
+    assert float((found == y.sort(1).values).all(1).float().mean()) > 0.95
+
+
+def test_models_that_tell_no_labels() -> None:
+    observation, _ = seen(Headless(mixed=True, bias=True), 1)
+    with pytest.raises(DataError, match=r"last layer \(mix\).*grant the labels"):
+        infer_labels(observation)
+    observation, _ = seen(Headless(), 2)
+    with pytest.raises(DataError, match="bias"):
+        infer_labels(observation)
