@@ -31,9 +31,9 @@ class Painter(torch.nn.Module):
 
 PAINTER = Painter()
 QUICK: dict[str, Attack] = {
-    "idlg": IDLG(iterations=4),
+    "idlg": IDLG(iterations=4, restarts=2),
     "inverting": InvertingGradients(iterations=160),
-    "gradinversion": GradInversion(iterations=160, restarts=2, total_variation=1e-5),
+    "gradinversion": GradInversion(iterations=200, total_variation=1e-5),
     "ggl": GGL(iterations=80, generator=PAINTER),
 }
 
