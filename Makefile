@@ -1,4 +1,4 @@
-# make demo    set up, then refine the bundled images into out/demo
+# make demo    set up, then audit no defence and Refiner on bundled images, report in out/demo
 # make test    set up, then lint, types and tests
 
 PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
@@ -12,7 +12,7 @@ CODE := $(wildcard src tests tools benchmarks)
 .PHONY: demo test lint format clean
 
 demo: $(READY)
-	$(BIN)/refiner refine --out out/demo
+	$(BIN)/refiner audit --victims 20 --iterations 400 --out out/demo
 
 test: lint
 	$(BIN)/pytest -n $(WORKERS)

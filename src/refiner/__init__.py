@@ -2,6 +2,7 @@
 
 from refiner._version import __version__
 from refiner.adopt import backward
+from refiner.audit import AuditResult, audit
 from refiner.core import Task, Update, flatten, gradients
 from refiner.data import load_sample
 from refiner.defenses import Defense, NoDefense, Refiner
@@ -10,6 +11,7 @@ from refiner.evaluation import EvaluationNetwork
 from refiner.models import LeNet, ResNet, ViT, resnet10, resnet18, resnet34
 
 __all__ = [
+    "AuditResult",
     "DataError",
     "Defense",
     "EvaluationNetwork",
@@ -25,6 +27,7 @@ __all__ = [
     "Update",
     "ViT",
     "__version__",
+    "audit",
     "backward",
     "flatten",
     "gradients",

@@ -6,7 +6,7 @@ from refiner.attacks.gradinversion import GradInversion
 from refiner.attacks.idlg import IDLG
 from refiner.attacks.inverting import InvertingGradients
 from refiner.attacks.labels import infer_labels
-from refiner.checks import nearest
+from refiner.registry import make
 
 ATTACKS: dict[str, type[Attack]] = {a.name: a for a in (IDLG, InvertingGradients, GradInversion, GGL)}
 
@@ -25,15 +25,13 @@ __all__ = [
 ]
 
 
-def make_attack(name: str, **settings: object) -> Attack:
-    """An attack by its name.
+def make_attack(text: str, **settings: object) -> Attack:
+    """An attack by its name, one of `ATTACKS`, with settings: `NAME` or `NAME:setting=value,…`.
 
-    >>> make_attack("inverting", iterations=10).settings()["iterations"]
+    >>> make_attack("inverting:total_variation=1,signed=false", iterations=10).settings()["iterations"]
     10
     >>> make_attack("invert")
     Traceback (most recent call last):
     refiner.errors.DataError: attack = 'invert': unknown; did you mean 'inverting'? Known: idlg, ...
     """
-    if name not in ATTACKS:
-        raise nearest(name, ATTACKS, "attack")
-    return ATTACKS[name](**settings)
+    return make(ATTACKS, "attack", text, **settings)

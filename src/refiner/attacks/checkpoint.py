@@ -35,13 +35,15 @@ def fingerprint(*parts: object, tensors: list[Tensor]) -> str:
 class Checkpoint:
     """Finished victims, and the search for those under attack; with a path it outlives a kill.
 
-    >>> held = Checkpoint(None, "", "cpu")
+    >>> held = Checkpoint(None, "", "cpu", size=8)
     >>> held.begin, held.iteration, held.search
     (0, 0, None)
     """
 
-    def __init__(self, path: Path | None, identity: str, device: str) -> None:
+    def __init__(self, path: Path | None, identity: str, device: str, size: int) -> None:
         self.path, self.identity = path, identity
+        self.size = size
+        """Victims at a time; a run that goes on keeps to the size with which it began."""
         self.begin = 0
         """The first victim that is not finished."""
         self.iteration = 0
@@ -55,20 +57,21 @@ class Checkpoint:
         """The search goes on."""
         self.iteration, self.search = iteration, search
         if time.perf_counter() - self._saved > _SAVE:
-            self._store()
+            self.store()
 
     def finish(self, until: int, *results: Tensor) -> None:
         """All victims before `until` are finished."""
         self.begin, self.iteration, self.search = until, 0, None
         self._done.append(results)
-        self._store()
+        self.store()
 
     def results(self) -> tuple[Tensor, Tensor, Tensor]:
         """The finished victims' variables, objectives and whether they diverged."""
         z, best, diverged = (torch.cat(parts) for parts in zip(*self._done, strict=True))
         return z, best, diverged
 
-    def _store(self) -> None:
+    def store(self) -> None:
+        """Put the state on disk, if there is a place for it."""
         if self.path is None:
             return
         tensors: dict[str, Tensor] = {}
@@ -78,7 +81,7 @@ class Checkpoint:
             *held, memory = self.search
             tensors |= {f"search {n}": t for n, t in zip(Search._fields, held, strict=False)}
             tensors |= {f"memory {i}": t for i, t in enumerate(memory)}
-        about = {"begin": self.begin, "iteration": self.iteration}
+        about = {"begin": self.begin, "iteration": self.iteration, "size": self.size}
         header = {"format": _FORMAT, "attack": self.identity, "position": json.dumps(about)}
         # Clones: the format refuses tensors that share memory, as a first guess and the best one do.
         whole = {name: t.cpu().contiguous().clone() for name, t in tensors.items()}
@@ -97,6 +100,7 @@ class Checkpoint:
             if about["attack"] != self.identity:
                 raise DataError(f"resume = {str(path)!r}: of other settings, seed or uploads; {kept}")
             self.begin, self.iteration = int(position["begin"]), int(position["iteration"])
+            self.size = int(position["size"])
             if self.begin:
                 self._done = [tuple(tensors[f"done {name}"] for name in _RESULTS)]
             if self.iteration:

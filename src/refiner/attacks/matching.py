@@ -71,12 +71,17 @@ class Matching:
         y = labels.to(first.gradient.device)
         settings = {f.name: getattr(self, f.name) for f in fields(self)}
         seen = [t for o in observations for t in (o.gradient, *o.parameters.values())] if resume else []
-        held = Checkpoint(resume, fingerprint(settings, seed, size, tensors=[*seen, y]), str(y.device))
+        identity = fingerprint(settings, seed, chunk, tensors=[*seen, y])
+        held = Checkpoint(resume, identity, str(y.device), size)
         with tensor_float32(False), torch.no_grad():
-            while held.begin < len(y):
-                rows = slice(held.begin, min(held.begin + size, len(y)))
-                search = self._attack(observations, y, rows, seed, held, on_progress)
-                held.finish(rows.stop, *self._chosen(search))
+            try:
+                while held.begin < len(y):
+                    rows = slice(held.begin, min(held.begin + held.size, len(y)))
+                    search = self._attack(observations, y, rows, seed, held, on_progress)
+                    held.finish(rows.stop, *self._chosen(search))
+            except KeyboardInterrupt:
+                held.store()
+                raise
             z, best, diverged = held.results()
             parts = zip(*(torch.split(t, 256) for t in (z, y)), strict=True)
             x = torch.cat([self.parametrisation.shown(*part) for part in parts])

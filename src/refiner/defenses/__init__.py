@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from refiner.checks import nearest
 from refiner.defenses.base import Defense
 from refiner.defenses.none import NoDefense
 from refiner.defenses.refiner import Refiner
+from refiner.registry import make
 
 DEFENSES: dict[str, Callable[..., Defense]] = {
     "none": NoDefense,
@@ -17,15 +17,13 @@ DEFENSES: dict[str, Callable[..., Defense]] = {
 __all__ = ["DEFENSES", "Defense", "NoDefense", "Refiner", "make_defense"]
 
 
-def make_defense(name: str, **settings: object) -> Defense:
-    """A defence by its name, one of `DEFENSES`, with its own settings.
+def make_defense(text: str, **settings: object) -> Defense:
+    """A defence by its name, one of `DEFENSES`, with settings: `NAME` or `NAME:setting=value,…`.
 
-    >>> make_defense("refiner-paper", iterations=5).settings()["alpha"]
+    >>> make_defense("refiner-paper:iterations=5,epsilon=none").settings()["alpha"]
     0.5
     >>> make_defense("refine")
     Traceback (most recent call last):
     refiner.errors.DataError: defense = 'refine': unknown; did you mean 'refiner'? Known: none, ...
     """
-    if name not in DEFENSES:
-        raise nearest(name, DEFENSES, "defense")
-    return DEFENSES[name](**settings)
+    return make(DEFENSES, "defense", text, **settings)

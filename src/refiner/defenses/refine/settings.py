@@ -60,7 +60,7 @@ class Settings:
     """Upload g ± (g* − g) with a random sign, for single samples: no mean error; weak as "straight" is."""
     warm_start: bool = True
     """Begin with the robust data of earlier rounds, by sample id or else by the picture, and halve ι for a
-    batch that is known as a whole. It is faster, and what a round leaves unmatched the next one goes on with."""
+    batch that is known as a whole. Faster, and what a round leaves unmatched the next one goes on with."""
     clamp: bool = False
     """Keep robust data within `input_range` after the search."""
     input_range: tuple[float, float] = (0.0, 1.0)

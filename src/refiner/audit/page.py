@@ -1,0 +1,211 @@
+"""The report of audits: what came back, in one sentence, in numbers, in pictures, and how to repeat it."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from refiner.audit.labels import pair_names, shared_settings
+from refiner.audit.result import AuditResult, Finding, Mean
+from refiner.audit.words import note, summary, why
+from refiner.errors import DataError
+from refiner.report import (
+    VERDICTS,
+    Card,
+    Cell,
+    Distribution,
+    Gallery,
+    Group,
+    Page,
+    Part,
+    Reference,
+    Settings,
+    Strip,
+    Table,
+    Verdict,
+    write_page,
+)
+
+COLUMNS = (
+    "defence",
+    "attack",
+    "PSNR, dB",
+    "SSIM",
+    "LPIPS",
+    "noise",
+    "identified",
+    "labels read",
+    "exposed",
+    "verdict",
+)
+_SHOWN = 12
+
+
+def write_report(path: str | os.PathLike[str], results: Sequence[AuditResult], source: str = "") -> Path:
+    """Write the audits' page as one HTML file; `source` says where the victims come from."""
+    return write_page(path, report_page(results, source))
+
+
+def report_page(results: Sequence[AuditResult], source: str = "") -> Page:
+    """Audits as a page: summary, numbers, distributions, pictures, settings.
+
+    >>> report_page([])
+    Traceback (most recent call last):
+    refiner.errors.DataError: results: none, expected one audit or more
+    """
+    if not results:
+        raise DataError("results: none, expected one audit or more")
+    names = pair_names(results)
+    pairs = list(zip(names, results, strict=True))
+    parts: list[Part] = [
+        Table("In numbers", list(COLUMNS), table_rows(results), _table_note(results)),
+        _distribution(pairs, "psnr", "PSNR of every picture", "PSNR in dB, higher shows more", "dB"),
+        _distribution(pairs, "ssim", "SSIM of every picture", "SSIM, higher shows more", ""),
+        _gallery(pairs),
+        Settings(
+            shared_settings(names, results), note="All that the numbers hang on; the same give the same."
+        ),
+    ]
+    return Page(
+        title="What comes back from what leaves",
+        summary=summary(results),
+        facts=_facts(results[0], source),
+        parts=parts,
+        note=note(results[0]),
+        verdict=page_verdict(results),
+        made=max(result.made for result in results),
+    )
+
+
+def page_verdict(results: Sequence[AuditResult]) -> Verdict | None:
+    """The worst verdict on the one defence in question; None if there are several to tell apart."""
+    defended = [result for result in results if result.defense != "none"] or list(results)
+    if len({result.defense for result in defended}) > 1:
+        return None
+    return min((result.verdict.level for result in defended), key=VERDICTS.index)
+
+
+def table_rows(results: Sequence[AuditResult]) -> list[list[str | Cell]]:
+    """A row for every audit in the order of `COLUMNS`, last the blind guess, if it is the same for all."""
+    rows: list[list[str | Cell]] = []
+    for (defense, attack), result in zip(pair_names(results), results, strict=True):
+        labels, verdict = result.label_recovery, result.verdict
+        count = len(result.findings)
+        rows.append(
+            [
+                defense,
+                attack,
+                interval(result.means.get("psnr"), 1),
+                interval(result.means.get("ssim"), 3),
+                _mean(result.means.get("lpips"), 3),
+                _mean(result.means.get("noise"), 2),
+                _percent(result.means.get("top1_pixels")),
+                "granted" if labels is None else f"{100 * labels:.0f} %",
+                Cell(f"{verdict.exposed} of {count}", value=verdict.exposed / count),
+                Cell(verdict=verdict.level),
+            ]
+        )
+    blind = {(r.means["blind_psnr"], r.means["blind_ssim"]) for r in results}
+    if len(blind) == 1:
+        psnr, ssim = blind.pop()
+        rest = ["–"] * (len(COLUMNS) - 4)
+        rows.append(["blind guess", "–", interval(psnr, 1), interval(ssim, 3), *rest])
+    return rows
+
+
+def interval(mean: Mean | None, digits: int) -> str:
+    """A mean and its interval as text.
+
+    >>> interval(Mean(12.34, 11.5, 13.0), 1), interval(Mean(0.5, None, None), 2), interval(None, 1)
+    ('12.3 [11.5, 13.0]', '0.50', '–')
+    """
+    if mean is None:
+        return "–"
+    told = f"{mean.value:.{digits}f}"
+    if mean.low is None or mean.high is None:
+        return told
+    return f"{told} [{mean.low:.{digits}f}, {mean.high:.{digits}f}]"
+
+
+def _mean(mean: Mean | None, digits: int) -> str:
+    return "–" if mean is None else f"{mean.value:.{digits}f}"
+
+
+def _percent(mean: Mean | None) -> str:
+    return "–" if mean is None else f"{100 * mean.value:.0f} %"
+
+
+def _table_note(results: Sequence[AuditResult]) -> str:
+    told = (
+        "Means over all pictures; in brackets the 95 % interval, a percentile bootstrap over the victims. "
+        "Noise: the share of it in the reconstruction. Labels read: the share that the upload gives away. "
+    )
+    candidates = results[0].candidates
+    if candidates is not None:
+        told += (
+            f"Identified: how often the original is the nearest of {candidates} candidates, by the "
+            f"correlation of pixels; by luck {100 / candidates:.2g} %. "
+        )
+    diverged = sum(sum(result.diverged) for result in results)
+    if diverged:
+        told += f"{diverged} attacks diverged and count with the best they had. "
+    return told.strip()
+
+
+def _facts(first: AuditResult, source: str) -> list[tuple[str, str]]:
+    model = first.settings.get("model")
+    named = model if isinstance(model, Mapping) else {}
+    return [
+        ("victims", str(first.victims)),
+        ("batch", str(first.batch)),
+        ("blind guess", f"{first.means['blind_psnr'].value:.1f} dB"),
+        ("model", f"{named.get('name', '?')}, {named.get('parameters', 0):,} parameters"),
+        *([("source", source)] if source else []),
+    ]
+
+
+def _distribution(
+    pairs: Sequence[tuple[tuple[str, str], AuditResult]], score: str, title: str, axis: str, unit: str
+) -> Distribution:
+    first = pairs[0][1]
+    digits = 1 if score == "psnr" else 2
+    references = [Reference("blind guess, mean", round(first.means[f"blind_{score}"].value, digits))]
+    metrics = first.settings.get("metrics")
+    limit = metrics.get(score) if isinstance(metrics, Mapping) else None
+    if isinstance(limit, int | float):
+        references.append(Reference("exposed from", float(limit)))
+    strips = [Strip(defense, attack, result.scores(score)) for (defense, attack), result in pairs]
+    told = "Every dot is a picture, the box holds the middle half, the mark is the median."
+    return Distribution(title, axis, strips, references, told, unit)
+
+
+def _gallery(pairs: Sequence[tuple[tuple[str, str], AuditResult]]) -> Gallery:
+    groups = []
+    for (defense, attack), result in pairs:
+        cards = [_card(result, i) for i in range(min(_SHOWN, len(result.findings)))]
+        more = len(result.findings) - len(cards)
+        told = f"The first {len(cards)} of {len(result.findings)} pictures. " if more else ""
+        how = f", {why(result)}" if result.verdict.exposed else ""
+        groups.append(Group(defense, attack, cards, f"{told}{result.verdict.reason}{how}."))
+    told = "Robust data is what Refiner takes the gradient of; values outside 0..1 are clipped for the eye."
+    return Gallery("Picture by picture", groups, told if any(r.robust is not None for _, r in pairs) else "")
+
+
+def _card(result: AuditResult, i: int) -> Card:
+    found = result.findings[i]
+    return Card(
+        name=found.name,
+        original=result.original[i],
+        reconstruction=result.reconstruction[i],
+        robust=None if result.robust is None else result.robust[i],
+        scores=_scores(found, result.candidates),
+        verdict=found.verdict.level,
+    )
+
+
+def _scores(found: Finding, candidates: int | None) -> list[tuple[str, str]]:
+    scores = [("PSNR", f"{found.psnr:.1f} dB"), ("blind", f"{found.blind_psnr:.1f} dB")]
+    scores += [("SSIM", f"{found.ssim:.2f}")]
+    scores += [] if found.lpips is None else [("LPIPS", f"{found.lpips:.3f}")]
+    scores += [] if found.noise is None else [("noise", f"{found.noise:.2f}")]
+    scores += [] if found.rank_pixels is None else [("rank", f"{found.rank_pixels:g} of {candidates}")]
+    return scores

@@ -1,0 +1,177 @@
+"""One audit before it is run: checked, with all the settings that its result hangs on."""
+
+import hashlib
+import json
+import platform
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from refiner import checks
+from refiner._version import __version__
+from refiner.attacks import Attack, ThreatModel, make_attack
+from refiner.audit.codec import plain
+from refiner.audit.public import choose_public
+from refiner.audit.scoring import Scorer
+from refiner.core.task import Task
+from refiner.defenses import Defense, make_defense
+from refiner.errors import DataError
+from refiner.metrics import Thresholds
+
+# An attacker must not draw the client's noise: the defence's seed lies beyond the attack's.
+APART = 2**32
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A defence, an attack, the victims and what they are scored by; whatever is wrong is refused here.
+
+    >>> from refiner.data import load_sample
+    >>> from refiner.models import LeNet
+    >>> sample = load_sample()
+    >>> task = Task(LeNet(), example=sample.images[:1])
+    >>> Plan.of(task, sample.images[:2], sample.labels[:2], defense="none").stem[:15]
+    'none-inverting-'
+    """
+
+    task: Task
+    x: Tensor
+    """`[V, B, C, H, W]`"""
+    y: Tensor
+    """`[V, B]`"""
+    names: Sequence[str]
+    label: str
+    """What the defence is called."""
+    defense: Defense
+    attack: Attack
+    threat: ThreatModel
+    scorer: Scorer
+    seed: int
+    settings: Mapping[str, object] = field(init=False)
+    """All that the result hangs on, as plain records; pictures and weights by their checksum."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", _settings(self))
+
+    @classmethod
+    def of(
+        cls,
+        task: Task,
+        x: Tensor,
+        y: Tensor,
+        *,
+        defense: Defense | str = "refiner",
+        attack: Attack | str = "inverting",
+        metrics: Collection[str] | None = None,
+        threat: ThreatModel | None = None,
+        public: Tensor | None = None,
+        names: Sequence[str] | None = None,
+        thresholds: Thresholds | None = None,
+        seed: int = 0,
+    ) -> "Plan":
+        """The plan of `refiner.audit` with the same arguments."""
+        x, y = _shaped(task, x, y)
+        defender = make_defense(defense) if isinstance(defense, str) else defense
+        attacker = make_attack(attack) if isinstance(attack, str) else attack
+        granted = threat or ThreatModel()
+        granted.check(attacker.needs, attacker.name)
+        checks.integer("seed", seed, 0, APART - 1)
+        original = x.flatten(0, 1).to(torch.float64 if x.dtype == torch.float64 else torch.float32)
+        scorer = Scorer.over(original, choose_public(original, public), metrics, thresholds or Thresholds())
+        label = defense.partition(":")[0] if isinstance(defense, str) else defender.name
+        titles = _names(names, *y.shape)
+        return cls(task, x, y, titles, label, defender, attacker, granted, scorer, seed)
+
+    @property
+    def stem(self) -> str:
+        """A name for the files of this plan, another one for other settings."""
+        return f"{self.label}-{self.attack.name}-{identity(self.settings)[:12]}"
+
+
+def identity(settings: Mapping[str, object]) -> str:
+    """A checksum of all settings but the versions of other libraries.
+
+    >>> identity({"seed": 0, "versions": {"torch": "2"}}) == identity({"seed": 0, "versions": {"torch": "3"}})
+    True
+    """
+    versions = settings.get("versions")
+    ours = versions.get("refiner") if isinstance(versions, Mapping) else None
+    told = json.dumps({**settings, "versions": ours}, sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def _shaped(task: Task, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Victims with their batch axis; what lies in them is the defence's to check."""
+    if not isinstance(task, Task):
+        raise DataError(
+            f"task = {type(task).__name__}: expected a Task; make one with Task(model, example=x)"
+        )
+    shape = task.input_shape
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise DataError(
+            f"task of inputs {list(shape)}: an audit compares pictures, expected [C, H, W] with C = 1 or 3"
+        )
+    wanted = ", ".join(map(str, shape))
+    axes = x.ndim - 3 if isinstance(x, Tensor) else 0
+    if not isinstance(x, Tensor) or axes not in (1, 2) or tuple(x.shape[axes:]) != shape or not x.numel():
+        found = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise DataError(f"x = {found}: expected victims [N, {wanted}] or [V, B, {wanted}]")
+    if not isinstance(y, Tensor) or y.shape != x.shape[:axes]:
+        found = list(y.shape) if isinstance(y, Tensor) else type(y).__name__
+        raise DataError(f"y = {found}: expected {list(x.shape[:axes])}, a label for every picture")
+    return (x, y) if axes == 2 else (x[:, None], y[:, None])
+
+
+def _names(names: Sequence[str] | None, victims: int, batch: int) -> list[str]:
+    if names is None:
+        return [
+            f"victim {i // batch + 1}" + (f", picture {i % batch + 1}" if batch > 1 else "")
+            for i in range(victims * batch)
+        ]
+    if len(names) != victims * batch:
+        raise DataError(f"names: {len(names)}, expected {victims * batch}, one for every picture")
+    return list(names)
+
+
+def _settings(plan: Plan) -> dict[str, object]:
+    task, scorer = plan.task, plan.scorer
+    return {
+        "seed": plan.seed,
+        "defense": {"name": plan.label, "seed": plan.seed + APART, **plain(plan.defense.settings())},
+        "attack": {"name": plan.attack.name, "seed": plan.seed, **plain(plan.attack.settings())},
+        "threat": asdict(plan.threat),
+        "model": {
+            "name": type(task.model).__name__,
+            "parameters": task.size,
+            "classes": task.classes,
+            "input": list(task.input_shape),
+            "sha256": _digest([*task.parameters().values(), *task.fixed().values()]),
+        },
+        "data": {"victims": len(plan.y), "batch": plan.y.shape[1], "sha256": _digest([plan.x, plan.y])},
+        "metrics": {
+            "names": list(scorer.metrics),
+            "public": scorer.public.source,
+            "candidates of the victims' kind": scorer.public.alike,
+            "blind guesses": list(scorer.guesses),
+            "intervals": "95 %, percentile bootstrap over victims",
+            **asdict(scorer.thresholds),
+        },
+        "device": str(plan.x.device),
+        "dtype": str(plan.x.dtype).removeprefix("torch."),
+        "versions": {
+            "refiner": __version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def _digest(tensors: Iterable[Tensor]) -> str:
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,62 @@
+"""Public pictures: what a blind guess may use, and among what an attacker looks for the original."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from refiner.data import load_sample
+from refiner.errors import DataError
+from refiner.metrics.pairs import check_pictures
+
+
+@dataclass(frozen=True, eq=False)
+class Public:
+    """Pictures that are no victims, and where they come from."""
+
+    pictures: Tensor | None
+    """For the mean picture; None if there are none of that shape."""
+    alike: bool
+    """Whether they are of the victims' kind: only then a victim is looked for among them."""
+    source: str
+
+    @property
+    def others(self) -> Tensor | None:
+        """Candidates beside the victims."""
+        return self.pictures if self.alike else None
+
+
+def choose_public(original: Tensor, public: Tensor | None = None) -> Public:
+    """`public` without the victims `original [N, C, H, W]`; without it the rest of the bundled sample.
+
+    The sample is CIFAR-10: among its pictures a victim of another kind would be found too easily, so its
+    rest counts as candidates only for victims that are from the sample. Its mean picture is a guess like any.
+
+    >>> victims = load_sample().images[:16]
+    >>> found = choose_public(victims)
+    >>> len(found.pictures), found.alike, choose_public(victims[:, :, :28, :28]).pictures is None
+    (184, True, True)
+    """
+    if public is not None:
+        public = check_pictures("public", public)
+        if public.shape[1:] != original.shape[1:]:
+            raise DataError(
+                f"public: pictures of shape {list(public.shape[1:])}, "
+                f"expected {list(original.shape[1:])} as the victims have"
+            )
+        rest = _without(public.to(original), original)
+        if not len(rest):
+            raise DataError("public: holds nothing but victims, expected other pictures")
+        return Public(rest, True, f"{len(rest)} pictures as given")
+    sample = load_sample().images
+    if sample.shape[1:] != original.shape[1:]:
+        return Public(None, False, "none")
+    rest = _without(sample.to(original), original)
+    alike = len(sample) - len(rest) == len(original)
+    return Public(rest if len(rest) else None, alike, f"{len(rest)} pictures of the bundled sample")
+
+
+def _without(pictures: Tensor, victims: Tensor) -> Tensor:
+    held = {victim.tobytes() for victim in victims.cpu().numpy()}
+    kept = [picture.tobytes() not in held for picture in pictures.cpu().numpy()]
+    return pictures[torch.tensor(kept, device=pictures.device)]

@@ -1,0 +1,69 @@
+"""The main result in plain sentences."""
+
+from collections.abc import Mapping, Sequence
+
+from refiner.audit.result import AuditResult
+from refiner.metrics.verdict import LEVELS
+
+_VOTES = {"psnr": "PSNR", "ssim": "SSIM", "identification": "identification"}
+
+
+def summary(results: Sequence[AuditResult]) -> str:
+    """For each defence the attack that did worst to it, and last what a blind guess has."""
+    defenses = dict.fromkeys(result.defense for result in results)
+    told = [_sentence(_worst([r for r in results if r.defense == defense])) for defense in defenses]
+    blind = results[0].means["blind_psnr"].value
+    return " ".join([*told, f"A blind guess has {blind:.1f} dB."])
+
+
+def why(result: AuditResult) -> str:
+    """Which votes exposed the exposed: "by PSNR and identification", or nothing if none is."""
+    exposed = [finding.verdict for finding in result.findings if finding.verdict.level == "exposed"]
+    named = [
+        name
+        for vote, name in _VOTES.items()
+        if any(verdict.votes.get(vote) == "exposed" for verdict in exposed)
+    ]
+    if not named:
+        return ""
+    return "by " + (
+        " and ".join([", ".join(named[:-1]), named[-1]]) if len(named) > 1 else f"{named[0]} alone"
+    )
+
+
+def note(result: AuditResult) -> str:
+    """What a picture's verdict means, with the thresholds of this audit."""
+    limits = result.settings.get("metrics")
+    held = limits if isinstance(limits, Mapping) else {}
+    told = (
+        f"A picture is exposed if its reconstruction has a PSNR of {held.get('psnr', 0):g} dB or an SSIM of "
+        f"{held.get('ssim', 0):g}, and more than the best blind guess at it"
+    )
+    if result.candidates is not None:
+        told += f"; or if it singles the original out among {result.candidates} pictures"
+    threat = result.settings.get("threat")
+    granted = [name for name, given in threat.items() if given] if isinstance(threat, Mapping) else []
+    also = f", and has {' and '.join(granted)}" if granted else ""
+    return (
+        f"{told}. The attacker sees the upload, the model and the size of the batch{also}; it does not know "
+        "the defence."
+    )
+
+
+def _worst(results: Sequence[AuditResult]) -> AuditResult:
+    return min(
+        results, key=lambda r: (LEVELS.index(r.verdict.level), -r.verdict.share, -r.means["psnr"].value)
+    )
+
+
+def _sentence(result: AuditResult) -> str:
+    count, exposed = len(result.findings), result.verdict.exposed
+    whom = "Without a defence" if result.defense == "none" else f"With {result.defense}"
+    how = f" {why(result)}" if exposed else ""
+    many = "none" if not exposed else f"all {count}" if exposed == count else f"{exposed}"
+    of = "" if exposed == count else f" of {count}"
+    noun = "picture" if count == 1 else "pictures"
+    return (
+        f"{whom}, {result.attack} exposes {many}{of} {noun}{how}, "
+        f"at {result.means['psnr'].value:.1f} dB and an SSIM of {result.means['ssim'].value:.2f}."
+    )

@@ -1,0 +1,31 @@
+"""The command line: parse, call, show."""
+
+from typing import Annotated
+
+import typer
+
+from refiner._version import __version__
+from refiner.cli.audit import audit
+from refiner.cli.common import console
+from refiner.cli.evalnet import evalnet
+from refiner.cli.gan import gan
+from refiner.cli.refine import refine
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.command()(audit)
+app.command()(refine)
+app.add_typer(evalnet, name="evalnet")
+app.add_typer(gan, name="gan")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        console.print(f"refiner {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
+) -> None:
+    """Keep a federated-learning client's data out of its gradients, and show how much still leaks."""

@@ -1,0 +1,5 @@
+"""`python -m refiner.cli`."""
+
+from refiner.cli import app
+
+app()

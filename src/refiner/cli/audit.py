@@ -1,0 +1,192 @@
+"""`refiner audit`: attack what defences let out, print what came back, write the report."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.box import SIMPLE
+from rich.markup import escape
+from rich.progress import BarColumn, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Task as Line
+from rich.table import Table
+from rich.text import Text
+
+from refiner.attacks import ATTACKS, Attack, ThreatModel, make_attack
+from refiner.audit import AuditResult, Plan, audit_all, load_victims, write_report
+from refiner.audit.labels import pair_names
+from refiner.audit.words import summary
+from refiner.checks import integer, nearest
+from refiner.cli.common import Device, Size, console, one_line_errors, progress_bar, to_device
+from refiner.core import Task
+from refiner.data import DATASETS
+from refiner.defenses import DEFENSES, make_defense
+from refiner.models import NAMES, build
+
+_COLOURS = {"exposed": "red", "borderline": "yellow", "protected": "green"}
+_GRANTS = tuple(field.name for field in fields(ThreatModel))
+
+
+def audit(
+    out: Annotated[Path, typer.Option(help="Folder for report.html and the results.")] = Path("out/audit"),
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Picture, folder or .npz, or one of {', '.join(DATASETS)}; the bundled sample if left out."
+        ),
+    ] = None,
+    root: Annotated[Path | None, typer.Option(help="Folder with the files of a named data set.")] = None,
+    model: Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}.")] = "lenet",
+    defense: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"One of {', '.join(DEFENSES)}, as NAME or NAME:setting=value,…; repeat for more. "
+            "none and refiner if left out."
+        ),
+    ] = None,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"One of {', '.join(ATTACKS)}, as NAME or NAME:setting=value,…; repeat for more. "
+            "inverting if left out."
+        ),
+    ] = None,
+    victims: Annotated[int, typer.Option(help="How many clients.")] = 16,
+    batch: Annotated[int, typer.Option(help="Pictures in each client's batch.")] = 1,
+    iterations: Annotated[
+        int | None, typer.Option(help="Of every attack; each one's own if left out.")
+    ] = None,
+    grant: Annotated[
+        list[str] | None,
+        typer.Option(help=f"What the attacker has besides, one of {', '.join(_GRANTS)}; repeat for more."),
+    ] = None,
+    size: Size = None,
+    seed: Annotated[int, typer.Option(help="Of the model, the defences and the attacks.")] = 0,
+    chunk: Annotated[int | None, typer.Option(help="Victims attacked at a time.")] = None,
+    device: Device = "cpu",
+) -> None:
+    """Attack what defences let out, print what came back and what a blind guess has, and write a report.
+
+    What is finished is kept in OUT; a run that was stopped goes on where it was.
+    """
+    with one_line_errors():
+        where = to_device(device)
+        threat = _threat(grant or ())
+        attacks = [_attack(name, iterations) for name in dict.fromkeys(attack or ("inverting",))]
+        defenses = list(dict.fromkeys(defense or ("none", "refiner")))
+        for name in defenses:
+            make_defense(name)
+        torch.manual_seed(integer("seed", seed, 0, 2**32 - 1))
+        found = load_victims(data, root=root, victims=victims, batch=batch, size=size, seed=seed)
+        x, y = found.x.to(where), found.y.to(where)
+        if model not in NAMES:
+            raise nearest(model, NAMES, "model")
+        network = build(model, classes=found.classes, input_shape=tuple(x.shape[2:])).to(where)
+        task = Task(network, example=x[0])
+        plans = [
+            Plan.of(
+                task,
+                x,
+                y,
+                defense=name,
+                attack=each,
+                threat=threat,
+                public=None if found.public is None else found.public.to(where),
+                names=found.names,
+                seed=seed,
+            )
+            for name in defenses
+            for each in attacks
+        ]
+        results = _run(plans, out, chunk)
+        _show(results)
+        page = write_report(out / "report.html", results, found.source)
+        console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+
+
+def _attack(name: str, iterations: int | None) -> Attack:
+    return make_attack(name, **({} if iterations is None else {"iterations": iterations}))
+
+
+def _threat(grants: Sequence[str]) -> ThreatModel:
+    for name in grants:
+        if name not in _GRANTS:
+            raise nearest(name, _GRANTS, "grant")
+    return ThreatModel(**dict.fromkeys(grants, True))
+
+
+class _Rate(ProgressColumn):
+    """Victim-iterations a second."""
+
+    def render(self, task: Line) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:,.0f} it/s", style="progress.data.speed")
+
+
+def _run(plans: Sequence[Plan], out: Path, chunk: int | None) -> list[AuditResult]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        _Rate(),
+        TimeRemainingColumn(),
+    )
+    with progress_bar(*columns) as bar:
+        done, line = 0, bar.add_task("audit", total=None)
+
+        def tell(plan: Plan, result: AuditResult | None) -> None:
+            nonlocal done, line
+            name = f"{plan.label} against {plan.attack.name}"
+            if result is None:
+                bar.remove_task(line)
+                line = bar.add_task(f"{name} ({done + 1} of {len(plans)})", total=None)
+                return
+            done += 1
+            took = result.seconds.defense + result.seconds.attack + result.seconds.metrics
+            told = f"{result.means['psnr'].value:.1f} dB, {result.verdict.reason}, {took:.0f} s"
+            bar.console.print(f"{done} of {len(plans)}: {name}: {told}", highlight=False, soft_wrap=True)
+
+        def advance(stage: str, now: int, total: int) -> None:
+            if stage == "attack":
+                bar.update(line, completed=now, total=total)
+
+        try:
+            return audit_all(plans, out, chunk=chunk, on_pair=tell, on_progress=advance)
+        except KeyboardInterrupt:
+            bar.stop()
+            print(f"refiner: stopped after {done} of {len(plans)}; the same command goes on", file=sys.stderr)
+            raise typer.Exit(130) from None
+
+
+def _show(results: Sequence[AuditResult]) -> None:
+    count = results[0].victims * results[0].batch
+    title = f"{count} picture{'' if count == 1 else 's'} in batches of {results[0].batch}"
+    table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0), show_edge=False)
+    names = ("defence", "attack", "PSNR, dB", "SSIM", "LPIPS", "top-1", "labels", "verdict")
+    for name in names:
+        left = name in ("defence", "attack", "verdict")
+        table.add_column(name, justify="left" if left else "right", no_wrap=name == "PSNR, dB")
+    for (defense, attack), result in zip(pair_names(results), results, strict=True):
+        level, labels = result.verdict.level, result.label_recovery
+        shown = (_number(result, "psnr", 1), _number(result, "ssim", 2), _number(result, "lpips", 3))
+        share = f"{100 * top.value:.0f} %" if (top := result.means.get("top1_pixels")) else "–"
+        read = "granted" if labels is None else f"{100 * labels:.0f} %"
+        table.add_row(escape(defense), escape(attack), *shown, share, read, f"[{_COLOURS[level]}]{level}[/]")
+    # The victims are the same for all.
+    blind = (_number(results[0], "blind_psnr", 1), _number(results[0], "blind_ssim", 2))
+    table.add_row("blind guess", "", *blind, *[""] * 4)
+    console.print(table)
+    console.print(summary(results), highlight=False)
+
+
+def _number(result: AuditResult, score: str, digits: int) -> str:
+    """A mean, for PSNR with half the width of its interval."""
+    mean = result.means.get(score)
+    if mean is None:
+        return "–"
+    if "psnr" not in score or mean.low is None or mean.high is None:
+        return f"{mean.value:.{digits}f}"
+    return f"{mean.value:.{digits}f} ± {(mean.high - mean.low) / 2:.{digits}f}"

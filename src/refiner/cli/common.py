@@ -1,0 +1,62 @@
+"""What every command shares: where it prints, its device, its bar, its errors."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from refiner.errors import DataError, RefinerError
+
+console = Console()
+
+Size = Annotated[
+    int | None, typer.Option(help="Bring pictures to this side: shorter side, then centre.", min=1)
+]
+Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+
+
+def to_device(name: str) -> torch.device:
+    """The device of that name, if it is there."""
+    if name not in ("cpu", "cuda"):
+        raise DataError(f"device = {name!r}: expected cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise DataError("device = 'cuda': no CUDA device is available here; use cpu")
+    return torch.device(name)
+
+
+def progress_bar(*columns: ProgressColumn) -> Progress:
+    """A bar on stderr that is gone when it is done."""
+    if not columns:
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    screen = Console(stderr=True)
+    return Progress(
+        *columns,
+        console=screen,
+        transient=True,
+        # Into a file it would draw nothing, yet leave an empty line before an error.
+        disable=not screen.is_terminal,
+        # A step may take minutes, and a rate needs two.
+        speed_estimate_period=600,
+    )
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """A wrong setting or file is a line on stderr and exit code 2, not a traceback."""
+    try:
+        yield
+    except RefinerError as error:
+        print(f"refiner: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None

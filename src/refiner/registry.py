@@ -1,0 +1,64 @@
+"""Things by name, with settings: `NAME` or `NAME:setting=value,setting=value`."""
+
+import inspect
+from ast import literal_eval
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import TypeVar
+
+from refiner.checks import nearest
+from refiner.errors import DataError
+
+T = TypeVar("T")
+_WORDS = {"true": True, "false": False, "none": None}
+
+
+def make(registry: Mapping[str, Callable[..., T]], what: str, text: str, **settings: object) -> T:
+    """What `text` names in a registry of dataclasses, with `settings` and, before them, those in `text`.
+
+    >>> from refiner.core.optim import Adam
+    >>> make({"adam": Adam}, "optimizer", "adam:lr=0.5,eps=1e-3")
+    Adam(lr=0.5, betas=(0.9, 0.999), eps=0.001)
+    >>> make({"adam": Adam}, "optimizer", "adam:rate=1")
+    Traceback (most recent call last):
+    refiner.errors.DataError: setting of adam = 'rate': unknown... Known: lr, betas, eps
+    """
+    name, _, rest = text.partition(":")
+    if name not in registry:
+        raise nearest(name, registry, what)
+    chosen = {**settings, **dict(_setting(part, text) for part in _parts(rest))}
+    known = _known(registry[name])
+    for key in chosen:
+        if key not in known:
+            raise nearest(key, known, f"setting of {name}")
+    return registry[name](**chosen)
+
+
+def _parts(rest: str) -> list[str]:
+    """Split at the commas that are not inside brackets."""
+    parts, depth = [""], 0
+    for letter in rest:
+        depth += (letter in "([") - (letter in ")]")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part for part in parts if part]
+
+
+def _setting(part: str, text: str) -> tuple[str, object]:
+    key, equals, value = part.partition("=")
+    if not equals or not key or not value:
+        raise DataError(f"{text!r}: expected NAME:setting=value,setting=value")
+    if value.lower() in _WORDS:
+        return key.strip(), _WORDS[value.lower()]
+    try:
+        return key.strip(), literal_eval(value)
+    except (ValueError, SyntaxError):
+        return key.strip(), value
+
+
+def _known(make: Callable[..., object]) -> list[str]:
+    """The settings of a dataclass, or of the one whose class method this is."""
+    kind = make if inspect.isclass(make) else getattr(make, "__self__", make)
+    return [f.name for f in fields(kind) if f.init]  # type: ignore[arg-type]

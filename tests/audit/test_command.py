@@ -1,0 +1,111 @@
+"""`refiner audit` as a user meets it: a table and a report, kept results, errors of one line."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from refiner.audit import AuditResult, store
+from refiner.cli import app
+from refiner.data import load_sample, write_sheet
+
+QUICK = ("--victims", "2", "--iterations", "4")
+
+
+def call(*words: str, out: Path, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, ["audit", *words, "--out", str(out)])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_an_audit_from_end_to_end(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "out"
+    told = call(*QUICK, out=out).output
+    for word in ("none", "refiner", "inverting", "blind guess", "PSNR, dB", "A blind guess has"):
+        assert word in told
+    assert told.strip().endswith(str(out / "report.html"))
+    assert "airplane 1" in (out / "report.html").read_text(encoding="utf-8")
+    files = sorted(out.glob("*.json"))
+    assert [AuditResult.load(file).defense for file in files] == ["none", "refiner"]
+    assert not list(out.glob("*.safetensors"))
+
+    # The same again is read, other settings are run beside it.
+    times = [file.stat().st_mtime_ns for file in files]
+    call(*QUICK, out=out)
+    call("--defense", "none", "--victims", "2", "--iterations", "3", "--grant", "labels", out=out)
+    assert [file.stat().st_mtime_ns for file in files] == times
+    assert len(list(out.glob("*.json"))) == 3
+
+    files[0].write_bytes(files[0].read_bytes()[:-40])
+    error = call(*QUICK, out=out, code=2).stderr
+    assert error.startswith(f"refiner: {files[0]}: not an audit's result") and "remove it" in error
+
+
+def test_ctrl_c_is_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store, "carry_out", stopped)
+    error = call(*QUICK, out=tmp_path, code=130).stderr
+    assert error == "refiner: stopped after 0 of 2; the same command goes on\n"
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_own_pictures(tmp_path: Path) -> None:
+    folder, out = tmp_path / "pictures", tmp_path / "out"
+    folder.mkdir()
+    sample = load_sample()
+    pixels = (sample.images[:4] * 255).round().byte()
+    for i, picture in enumerate(pixels):
+        write_sheet(folder / f"{i}.png", picture[None], columns=1)
+    words = ("--defense", "none", "--iterations", "2")
+    call(*words, "--data", str(folder), "--victims", "2", "--size", "28", out=out)
+    found = AuditResult.load(next(out.glob("*.json")))
+    assert found.original.shape == (2, 28, 28, 3)
+    # The two pictures that are no victims are what the blind guess knows.
+    assert found.candidates == 4
+    arrays = tmp_path / "a.npz"
+    np.savez(arrays, images=pixels.permute(0, 2, 3, 1).numpy(), y=np.array([3, 1, 2, 0]))
+    call(*words, "--data", str(arrays), "--victims", "2", "--batch", "2", out=out / "npz")
+    found = AuditResult.load(next((out / "npz").glob("*.json")))
+    assert [f.label for f in found.findings] == [3, 1, 2, 0]
+    assert found.settings["model"]["classes"] == 4  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--attack", "invertin"), "attack = 'invertin': unknown; did you mean 'inverting'?"),
+        (("--defense", "refinr"), "defense = 'refinr': unknown; did you mean 'refiner'?"),
+        (("--model", "lenet5"), "model = 'lenet5': unknown; did you mean 'lenet'?"),
+        (("--grant", "label"), "grant = 'label': unknown; did you mean 'labels'?"),
+        (("--attack", "ggl"), "ggl needs generator"),
+        (("--victims", "0"), "victims = 0: expected an integer ≥ 1"),
+        (("--batch", "-1"), "batch = -1: expected an integer ≥ 1"),
+        (("--victims", "201"), "victims × batch = 201 × 1: expected at most 200"),
+        (("--iterations", "0"), "iterations = 0: expected an integer ≥ 1"),
+        (("--chunk", "0"), "chunk = 0: expected an integer ≥ 1"),
+        (("--seed", "-1"), "seed = -1: expected an integer in"),
+        (("--device", "tpu"), "device = 'tpu': expected cpu or cuda"),
+        (("--data", "absent"), "absent: no such file or folder"),
+        (("--data", "cifar10"), "data = 'cifar10': expected its files' folder too"),
+        (("--data", "cifar10", "--root", "absent"), "absent/train_lables.json: no such file"),
+        (("--root", "absent"), "root = 'absent': goes with a data set"),
+    ],
+)
+def test_a_mistake_is_one_line(words: tuple[str, ...], told: str, tmp_path: Path) -> None:
+    error = call("--defense", "none", "--victims", "2", *words, out=tmp_path, code=2).stderr
+    assert error.startswith("refiner: ") and told in error
+    assert error.count("\n") == 1
+
+
+def test_folders_that_can_not_be_used(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("no folder")
+    assert "expected a folder, but it is a file" in call(*QUICK, out=file, code=2).stderr
+    assert "can't be made" in call(*QUICK, out=file / "below", code=2).stderr
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "a.png").write_bytes(b"no picture")
+    error = call("--data", str(tmp_path / "pictures"), "--victims", "1", out=tmp_path, code=2).stderr
+    assert "a.png: not an image that can be read" in error

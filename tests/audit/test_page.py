@@ -1,0 +1,86 @@
+"""The report of real audits: what it says, and what a reader sees."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from refiner.audit import AuditResult, report_page, write_report
+from refiner.audit.labels import pair_names, shared_settings
+from refiner.audit.page import COLUMNS, page_verdict, table_rows
+from refiner.metrics import GroupVerdict
+from refiner.report import render_page
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+Audited = Callable[[str], AuditResult]
+
+
+def test_the_page_tells_what_was_found(audited: Audited) -> None:
+    bare, hidden = audited("none"), audited("refiner")
+    page = report_page([bare, hidden], "somewhere <here>")
+    assert "Without a defence, inverting exposes" in page.summary
+    assert f"With refiner, inverting exposes {hidden.verdict.exposed or 'none'}" in page.summary.replace(
+        "all ", ""
+    )
+    assert f"A blind guess has {bare.means['blind_psnr'].value:.1f} dB." in page.summary
+    html = render_page(page)
+    # Original and reconstruction of each, and Refiner's robust data.
+    assert html.count("data:image/png") == 3 * 2 + 3 * 3
+    assert "somewhere &lt;here&gt;" in html and "blind guess" in html
+    assert "exposed from 15 dB" in html and "exposed from 0.5" in html
+
+
+def test_a_row_for_every_pair_and_one_for_the_blind_guess(audited: Audited) -> None:
+    rows = table_rows([audited("none"), audited("refiner")])
+    assert [row[0] for row in rows] == ["none", "refiner", "blind guess"]
+    assert all(len(row) == len(COLUMNS) for row in rows)
+    granted = replace(audited("none"), label_recovery=None)
+    assert table_rows([granted])[0][COLUMNS.index("labels read")] == "granted"
+
+
+def test_the_verdict_is_that_on_the_defence_in_question(audited: Audited) -> None:
+    safe = replace(audited("refiner"), verdict=GroupVerdict("protected", 0, 0, 3, 0, "0 of 3 exposed (0 %)"))
+    open_ = replace(audited("none"), verdict=GroupVerdict("exposed", 3, 0, 0, 0, "3 of 3 exposed (100 %)"))
+    assert page_verdict([open_, safe]) == "protected"
+    assert page_verdict([open_]) == "exposed"
+    assert page_verdict([open_, safe, replace(safe, defense="other")]) is None
+    assert "exposes none of 3 pictures, at" in report_page([safe]).summary
+
+
+def test_audits_of_one_name_are_told_apart(audited: Audited) -> None:
+    first = audited("refiner")
+    attack = {**first.settings["attack"], "lr": 0.5}  # type: ignore[dict-item]
+    other = replace(first, settings={**first.settings, "attack": attack})
+    names = pair_names([first, other, other])
+    assert names == [
+        ("refiner", "inverting (lr = 0.1)"),
+        ("refiner", "inverting (lr = 0.5)"),
+        ("refiner, 2", "inverting (lr = 0.5)"),
+    ]
+    told = shared_settings(names, [first, other, other])
+    assert told["model"] == first.settings["model"]
+    assert told["attack: inverting (lr = 0.5)"] == attack
+    render_page(report_page([first, other, other]))
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1280])
+def test_in_a_browser(audited: Audited, browser: "Browser", tmp_path: Path, width: int) -> None:
+    address = write_report(tmp_path / "report.html", [audited("none"), audited("refiner")]).as_uri()
+    tab = browser.new_page(viewport={"width": width, "height": 900})
+    troubles: list[str] = []
+    tab.on("console", lambda message: troubles.append(message.text))
+    tab.on("pageerror", lambda error: troubles.append(str(error)))
+    tab.goto(address)
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    assert tab.evaluate("[...document.images].every(i => i.complete && i.naturalWidth === 32)")
+    first = tab.locator("table.sortable tbody tr th").first
+    assert first.inner_text() == "none"
+    tab.get_by_role("button", name="PSNR").click()
+    assert first.inner_text() != "none"
+    tab.close()
+    assert troubles == []

@@ -1,0 +1,73 @@
+"""Many audits in a folder: nothing that is finished is lost or run again."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.audit.conftest import QUICK
+
+from refiner.attacks import ThreatModel
+from refiner.audit import AuditResult, Plan, audit_all
+from refiner.core import Task
+from refiner.data import Sample
+from refiner.errors import DataError
+
+
+@pytest.fixture
+def plans(task: Task, sample: Sample) -> list[Plan]:
+    x, y = sample.images[:2], sample.labels[:2]
+    attack = replace(QUICK, iterations=4)
+    return [Plan.of(task, x, y, defense=name, attack=attack) for name in ("none", "refiner")]
+
+
+def test_what_was_stopped_goes_on(plans: list[Plan], tmp_path: Path) -> None:
+    told: list[tuple[str, bool]] = []
+    reached: list[int] = []
+    kill = True
+
+    def pair(plan: Plan, result: AuditResult | None) -> None:
+        told.append((plan.label, result is not None))
+
+    def progress(stage: str, done: int, total: int) -> None:
+        if stage == "attack" and told[-1][0] == "refiner":
+            reached.append(done)
+            # Ctrl-C in the second pair, when the first of its victims is done.
+            if kill and done > total // 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        audit_all(plans, tmp_path, chunk=1, on_pair=pair, on_progress=progress)
+    assert told == [("none", False), ("none", True), ("refiner", False)]
+    assert [file.stem for file in tmp_path.glob("*.json")] == [plans[0].stem]
+    assert [file.name for file in tmp_path.glob("*.safetensors")] == [f"{plans[1].stem}.state.safetensors"]
+
+    kill = False
+    told.clear()
+    reached.clear()
+    results = audit_all(plans, tmp_path, chunk=1, on_pair=pair, on_progress=progress)
+    assert told == [("none", True), ("refiner", False), ("refiner", True)]
+    # What was reached is on disk: nothing is attacked again.
+    assert reached == []
+    assert results[1].seconds.resumed
+    assert not list(tmp_path.glob("*.safetensors"))
+    fresh = audit_all(plans[1:], tmp_path / "fresh", chunk=1)
+    np.testing.assert_array_equal(fresh[0].reconstruction, results[1].reconstruction)
+
+
+def test_other_settings_have_another_name(plans: list[Plan]) -> None:
+    first = plans[0]
+    changed = [
+        replace(first, seed=1),
+        replace(first, attack=QUICK),
+        replace(first, x=first.x.flip(0)),
+        replace(first, threat=ThreatModel(labels=True)),
+    ]
+    assert len({first.stem, *(plan.stem for plan in changed)}) == 5
+
+
+def test_a_result_of_other_settings_is_not_passed_off(plans: list[Plan], tmp_path: Path) -> None:
+    (result,) = audit_all(plans[:1], tmp_path)
+    result.save(tmp_path / f"{plans[1].stem}.json")
+    with pytest.raises(DataError, match="of other settings"):
+        audit_all(plans, tmp_path)

@@ -1,0 +1,59 @@
+"""Names with settings: what is understood, and what is refused in one line."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from refiner.errors import DataError
+from refiner.registry import make
+
+
+@dataclass(frozen=True)
+class Thing:
+    rate: float = 0.0
+    word: str = ""
+    pair: tuple[float, float] = (0.0, 0.0)
+    flag: bool | None = False
+
+    @classmethod
+    def loud(cls, **changes: object) -> "Thing":
+        return cls(**{"word": "LOUD", **changes})  # type: ignore[arg-type]
+
+
+KNOWN = {"thing": Thing, "loud": Thing.loud}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("thing", Thing()),
+        ("thing:", Thing()),
+        ("thing:rate=1e-3", Thing(rate=1e-3)),
+        ("thing:rate=2,word=cosine", Thing(rate=2, word="cosine")),
+        ("thing:pair=(0, 1),flag=true", Thing(pair=(0, 1), flag=True)),
+        ("thing:flag=None", Thing(flag=None)),
+        ("loud:rate=1", Thing(rate=1, word="LOUD")),
+    ],
+)
+def test_understood(text: str, expected: Thing) -> None:
+    assert make(KNOWN, "thing", text) == expected
+
+
+def test_what_is_written_wins() -> None:
+    assert make(KNOWN, "thing", "thing:rate=1", rate=2, word="a") == Thing(rate=1, word="a")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("think", "did you mean 'thing'"),
+        ("thing:rates=1", "setting of thing = 'rates': unknown; did you mean 'rate'"),
+        ("loud:x=1", "setting of loud = 'x'"),
+        ("thing:rate", "expected NAME:setting=value"),
+        ("thing:=1", "expected NAME:setting=value"),
+        ("thing:rate=", "expected NAME:setting=value"),
+    ],
+)
+def test_refused(text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        make(KNOWN, "thing", text)
