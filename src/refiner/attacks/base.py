@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from refiner import checks
 from refiner.core.task import Task
 from refiner.core.update import Update
 from refiner.errors import DataError, ThreatModelError
@@ -118,6 +119,21 @@ class Reconstruction:
 
 
 @dataclass(frozen=True)
+class Run:
+    """How an attack is run, apart from what it is."""
+
+    seed: int = 0
+    chunk: int | None = None
+    resume: Path | None = None
+    on_progress: Progress = lambda done, total: None
+
+    def __post_init__(self) -> None:
+        checks.integer("seed", self.seed, 0)
+        if self.chunk is not None:
+            checks.integer("chunk", self.chunk, 1)
+
+
+@dataclass(frozen=True)
 class Attack(ABC):
     """Rebuilds batches from uploads; subclasses are frozen dataclasses of their settings."""
 
@@ -142,30 +158,23 @@ class Attack(ABC):
         observations = [seen] if isinstance(seen, Observation) else list(seen)
         _together(observations)
         granted = threat or ThreatModel()
-        granted.check(self.needs, self.name)
+        granted.check(self.needed(observations[0].task), self.name)
         if not granted.labels and any(o.labels is not None for o in observations):
             raise ThreatModelError("the observation holds labels, which this threat model does not grant")
         if granted.labels and observations[0].labels is None:
             raise DataError("the threat model grants labels, but the observation holds none")
-        return self._rebuild(
-            observations, granted, seed=seed, chunk=chunk, resume=resume, on_progress=on_progress
-        )
+        return self._rebuild(observations, granted, Run(seed, chunk, resume, on_progress))
 
     def settings(self) -> dict[str, object]:
         """The settings by name."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.init}
 
+    def needed(self, task: Task) -> frozenset[Grant]:
+        """What this attack must be granted for a task."""
+        return self.needs
+
     @abstractmethod
-    def _rebuild(
-        self,
-        observations: list[Observation],
-        threat: ThreatModel,
-        *,
-        seed: int,
-        chunk: int | None,
-        resume: Path | None,
-        on_progress: Progress,
-    ) -> Reconstruction: ...
+    def _rebuild(self, observations: list[Observation], granted: ThreatModel, run: Run) -> Reconstruction: ...
 
 
 def _together(observations: list[Observation]) -> None:

@@ -1,10 +1,9 @@
 """GradInversion (Yin et al. 2021): many seeds at once that must agree, priors, and batch-norm statistics."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from refiner.attacks.base import Observation, Progress, Reconstruction, ThreatModel
+from refiner.attacks.base import Grant
 from refiner.attacks.distance import Distance
 from refiner.attacks.matching import Matching
 from refiner.attacks.parametrisation import Pixels
@@ -18,6 +17,7 @@ from refiner.attacks.priors import (
     remembered_statistics,
 )
 from refiner.core.optim import Adam
+from refiner.core.task import Task
 
 
 @dataclass(frozen=True)
@@ -63,18 +63,7 @@ class GradInversion(MatchingAttack):
             Pixels(*self.input_range),
         )
 
-    def _rebuild(
-        self,
-        observations: list[Observation],
-        threat: ThreatModel,
-        *,
-        seed: int,
-        chunk: int | None,
-        resume: Path | None,
-        on_progress: Progress,
-    ) -> Reconstruction:
-        if self.statistics and remembered_statistics(observations[0].task.model):
-            threat.check({"statistics"}, self.name)
-        return super()._rebuild(
-            observations, threat, seed=seed, chunk=chunk, resume=resume, on_progress=on_progress
-        )
+    def needed(self, task: Task) -> frozenset[Grant]:
+        """The statistics, where the model has any."""
+        use = self.statistics and remembered_statistics(task.model)
+        return frozenset({"statistics"}) if use else frozenset()

@@ -3,13 +3,12 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.attacks.base import Observation, Progress, Reconstruction
+from refiner.attacks.base import Observation, Reconstruction, Run
 from refiner.attacks.checkpoint import Checkpoint, fingerprint
 from refiner.attacks.distance import Distance, Measure
 from refiner.attacks.memory import fitting
@@ -52,32 +51,22 @@ class Matching:
         for share in self.decays:
             checks.number("decays", share, 0, 1)
 
-    def run(
-        self,
-        observations: Sequence[Observation],
-        labels: Tensor,
-        *,
-        seed: int = 0,
-        chunk: int | None = None,
-        resume: Path | None = None,
-        on_progress: Progress = lambda done, total: None,
-    ) -> Reconstruction:
+    def run(self, observations: Sequence[Observation], labels: Tensor, run: Run) -> Reconstruction:
         """The best guess at every victim's batch; several observations of it add up."""
-        checks.integer("seed", seed, 0)
         began = time.perf_counter()
         first = observations[0]
         self.parametrisation.check(first.task)
-        size = fitting(first, self.restarts) if chunk is None else checks.integer("chunk", chunk, 1)
+        size = run.chunk or fitting(first, self.restarts)
         y = labels.to(first.gradient.device)
         settings = {f.name: getattr(self, f.name) for f in fields(self)}
-        seen = [t for o in observations for t in (o.gradient, *o.parameters.values())] if resume else []
-        identity = fingerprint(settings, seed, chunk, tensors=[*seen, y])
-        held = Checkpoint(resume, identity, str(y.device), size)
+        seen = [t for o in observations for t in (o.gradient, *o.parameters.values())] if run.resume else []
+        identity = fingerprint(settings, run.seed, run.chunk, tensors=[*seen, y])
+        held = Checkpoint(run.resume, identity, str(y.device), size)
         with tensor_float32(False), torch.no_grad():
             try:
                 while held.begin < len(y):
                     rows = slice(held.begin, min(held.begin + held.size, len(y)))
-                    search = self._attack(observations, y, rows, seed, held, on_progress)
+                    search = self._attack(observations, y, rows, run, held)
                     held.finish(rows.stop, *self._chosen(search))
             except KeyboardInterrupt:
                 held.store()
@@ -97,9 +86,8 @@ class Matching:
         observations: Sequence[Observation],
         y: Tensor,
         rows: slice,
-        seed: int,
+        run: Run,
         held: Checkpoint,
-        on_progress: Progress,
     ) -> Search:
         """A chunk of victims from start to end, or on from where an earlier run stopped."""
         task, victims = observations[0].task, len(y)
@@ -110,14 +98,14 @@ class Matching:
             count, batch = objective.labels.shape
             first = rows.start * self.restarts * batch
             ids = torch.arange(first, first + count * batch, device=y.device).view(count, batch)
-            start = self.parametrisation.start(task, NoiseSource(seed=seed), ids)
+            start = self.parametrisation.start(task, NoiseSource(seed=run.seed), ids)
             search = walk.begin(start, objective)
         while held.iteration < self.iterations and not walk.over(search):
             until = min(held.iteration + _BLOCK, self.iterations)
             search = walk.advance(search, objective, held.iteration, until)
             held.advance(until, search)
             done = rows.start * self.iterations + (rows.stop - rows.start) * until
-            on_progress(done * self.restarts, victims * self.iterations * self.restarts)
+            run.on_progress(done * self.restarts, victims * self.iterations * self.restarts)
         return search
 
     def _chosen(self, search: Search) -> tuple[Tensor, Tensor, Tensor]:

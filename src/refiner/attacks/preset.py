@@ -2,9 +2,8 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from pathlib import Path
 
-from refiner.attacks.base import Attack, Observation, Progress, Reconstruction, ThreatModel
+from refiner.attacks.base import Attack, Observation, Reconstruction, Run, ThreatModel
 from refiner.attacks.labels import infer_labels
 from refiner.attacks.matching import Matching
 
@@ -21,18 +20,7 @@ class MatchingAttack(Attack):
     def engine(self) -> Matching:
         """The attack as the engine runs it."""
 
-    def _rebuild(
-        self,
-        observations: list[Observation],
-        threat: ThreatModel,
-        *,
-        seed: int,
-        chunk: int | None,
-        resume: Path | None,
-        on_progress: Progress,
-    ) -> Reconstruction:
+    def _rebuild(self, observations: list[Observation], granted: ThreatModel, run: Run) -> Reconstruction:
         given = observations[0].labels
-        labels = given if threat.labels and given is not None else infer_labels(observations[0])
-        return self.engine().run(
-            observations, labels, seed=seed, chunk=chunk, resume=resume, on_progress=on_progress
-        )
+        labels = given if granted.labels and given is not None else infer_labels(observations[0])
+        return self.engine().run(observations, labels, run)

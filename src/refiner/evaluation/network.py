@@ -4,12 +4,12 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from refiner.errors import DataError
 from refiner.files import write_whole
+from refiner.weights import frozen
 
 BUNDLED = Path(__file__).resolve().parent.parent / "assets" / "evaluation_network.safetensors"
 SMALLEST, LARGEST = 28, 224
@@ -80,16 +80,7 @@ class EvaluationNetwork(nn.Module):
     @classmethod
     def load(cls, path: Path) -> "EvaluationNetwork":
         """Read weights written by `save`; they are used in float32 and stay fixed."""
-        network = cls()
-        try:
-            with safe_open(path, framework="pt") as file:
-                weights = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118
-            network.load_state_dict(weights)
-        except (OSError, SafetensorError, RuntimeError) as error:
-            reason = " ".join(str(error).split())[:160]
-            raise DataError(f"weights = {str(path)!r}: not an evaluation network ({reason})") from error
-        network.requires_grad_(False)
-        return network.eval()
+        return frozen(path, lambda weights: cls(), "an evaluation network")
 
     @staticmethod
     def bundled(device: torch.device | str = "cpu") -> "EvaluationNetwork":

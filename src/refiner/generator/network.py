@@ -5,13 +5,13 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from refiner import checks
 from refiner.errors import DataError
 from refiner.files import write_whole
+from refiner.weights import frozen
 
 BUNDLED = Path(__file__).resolve().parent.parent / "assets" / "generator.safetensors"
 SIDE = 32
@@ -129,18 +129,12 @@ class Generator(nn.Module):
     @classmethod
     def load(cls, path: Path) -> "Generator":
         """Read weights written by `save`, of any size; they are used in float32 and stay fixed."""
-        try:
-            with safe_open(path, framework="pt") as file:
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            cells, latent = tensors["start.weight"].shape
-            classes = len(tensors["blocks.0.norm1.gain"])
-            generator = cls(latent, classes, cells // START**2)
-            generator.load_state_dict(tensors)
-        except (OSError, SafetensorError, RuntimeError, KeyError, ValueError, TypeError) as error:
-            reason = " ".join(str(error).split())[:160]
-            raise DataError(f"weights = {str(path)!r}: not a generator ({reason})") from error
-        generator.requires_grad_(False)
-        return generator.eval()
+
+        def fitting(weights: dict[str, Tensor]) -> "Generator":
+            cells, latent = weights["start.weight"].shape
+            return cls(latent, len(weights["blocks.0.norm1.gain"]), cells // START**2)
+
+        return frozen(path, fitting, "a generator")
 
     @staticmethod
     def bundled(device: torch.device | str = "cpu") -> "Generator":

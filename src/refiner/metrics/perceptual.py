@@ -5,13 +5,13 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from refiner.checks import integer
 from refiner.core.precision import tensor_float32
 from refiner.errors import DataError
 from refiner.metrics.pairs import check_pair, check_pictures
+from refiner.weights import frozen
 
 BUNDLED = Path(__file__).resolve().parent.parent / "assets" / "lpips_alexnet.safetensors"
 CHANNELS = (64, 192, 384, 256, 256)
@@ -70,16 +70,7 @@ class PerceptualNetwork(nn.Module):
     @classmethod
     def load(cls, path: Path) -> "PerceptualNetwork":
         """Read weights from safetensors; they are used in float32 and stay fixed."""
-        network = cls()
-        try:
-            with safe_open(path, framework="pt") as file:
-                weights = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118
-            network.load_state_dict(weights)
-        except (OSError, SafetensorError, RuntimeError) as error:
-            reason = " ".join(str(error).split())[:160]
-            raise DataError(f"weights = {str(path)!r}: not those of LPIPS ({reason})") from error
-        network.requires_grad_(False)
-        return network.eval()
+        return frozen(path, lambda weights: cls(), "those of LPIPS")
 
     @staticmethod
     def bundled(device: torch.device | str = "cpu") -> "PerceptualNetwork":
