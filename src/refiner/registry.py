@@ -49,12 +49,12 @@ def _parts(rest: str) -> list[str]:
 def _setting(part: str, text: str) -> tuple[str, object]:
     key, equals, value = part.partition("=")
     if not equals or not key or not value:
-        raise DataError(f"{text!r}: expected NAME:setting=value,setting=value")
+        raise DataError(f"{text.partition(':')[0]}: expected NAME:setting=value,setting=value")
     if value.lower() in _WORDS:
         return key.strip(), _WORDS[value.lower()]
     try:
         return key.strip(), literal_eval(value)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return key.strip(), value
 
 

@@ -9,7 +9,10 @@ from tests.attacks.conftest import ALL, QUICK
 from torch import Tensor
 
 from refiner.attacks import ATTACKS, Attack, Observation, ThreatModel, checkpoint, make_attack, matching
+from refiner.core import Task
+from refiner.defenses import NoDefense
 from refiner.errors import DataError, SettingError, ThreatModelError
+from refiner.models import LeNet
 
 EACH = pytest.mark.parametrize("name", ATTACKS)
 
@@ -160,3 +163,60 @@ def test_a_generator_of_another_size(task: object, seen: Observation) -> None:
     attack = replace(QUICK["ggl"], generator=Wrong())  # type: ignore[type-var]
     with pytest.raises(DataError, match=r"makes pictures \[3, 8, 8\], the task takes \[3, 16, 16\]"):
         attack.reconstruct(seen, threat=ThreatModel(generator=True))
+
+
+def test_an_interrupt_between_two_states_loses_nothing(
+    seen: Observation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L-BFGS writes into its history as it goes; what is stored on Ctrl-C must be of one moment."""
+    attack, state = short("idlg"), tmp_path / "state.safetensors"
+    monkeypatch.setattr(matching, "_BLOCK", 5)
+    whole = attack.reconstruct(seen)
+    computed = 0
+    compute = matching._Objective.__call__
+
+    def interrupted(self: matching._Objective, z: Tensor) -> tuple[Tensor, Tensor]:
+        nonlocal computed
+        computed += 1
+        if computed == 13:
+            raise KeyboardInterrupt
+        return compute(self, z)
+
+    monkeypatch.setattr(matching._Objective, "__call__", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        attack.reconstruct(seen, resume=state)
+    assert torch.equal(attack.reconstruct(seen, resume=state).x, whole.x)
+
+
+def test_half_precision_models_are_attacked_in_float32(
+    victims: tuple[Tensor, Tensor], tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    x, y = victims[0].bfloat16(), victims[1]
+    task = Task(LeNet(input_shape=tuple(x.shape[2:])).bfloat16(), example=x[0])
+    seen = Observation.of(task, NoDefense().protect(task, x, y))
+    found = short("inverting").reconstruct(seen, resume=tmp_path / "state.safetensors")
+    assert found.x.dtype == torch.float32 and not bool(found.diverged.any())
+
+
+def test_inputs_without_height_and_width() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Sigmoid(), torch.nn.Linear(30, 10))
+    x, y = torch.rand(2, 1, 20), torch.tensor([[1], [2]])
+    task = Task(model, example=x[0])
+    found = short("inverting").reconstruct(Observation.of(task, NoDefense().protect(task, x, y)))
+    assert not bool(found.diverged.any()) and bool(found.objective.isfinite().all())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "inverting:signed=no",
+        "ggl:decayed=off",
+        "inverting:input_range=(0,)",
+        "inverting:input_range=5",
+        "inverting:lr={[]:1}",
+    ],
+)
+def test_wrong_settings_as_text(text: str) -> None:
+    with pytest.raises(SettingError):
+        make_attack(text)

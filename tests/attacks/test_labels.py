@@ -56,3 +56,11 @@ def test_models_that_tell_no_labels() -> None:
     observation, _ = seen(Headless(), 2)
     with pytest.raises(DataError, match="bias"):
         infer_labels(observation)
+
+
+def test_counts_of_an_upload_on_another_scale() -> None:
+    torch.manual_seed(0)
+    sample = load_sample()
+    x, y = sample.images[:16].view(2, 8, 3, 32, 32), sample.labels[:16].view(2, 8)
+    task = Task(build("lenet"), example=x[0], loss=nn.CrossEntropyLoss(reduction="sum"))
+    assert infer_labels(Observation.of(task, NoDefense().protect(task, x, y))).shape == (2, 8)

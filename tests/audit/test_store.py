@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.audit.conftest import QUICK
+from torch.nn import CrossEntropyLoss
 
 from refiner.attacks import ThreatModel
 from refiner.audit import AuditResult, Plan, audit_all
@@ -62,8 +63,16 @@ def test_other_settings_have_another_name(plans: list[Plan]) -> None:
         replace(first, attack=QUICK),
         replace(first, x=first.x.flip(0)),
         replace(first, threat=ThreatModel(labels=True)),
+        Plan.of(first.task, first.x, first.y, defense="none", attack=first.attack, public=1 - first.x[0]),
+        Plan.of(
+            Task(first.task.model, example=first.x[0], loss=CrossEntropyLoss(label_smoothing=0.5)),
+            first.x,
+            first.y,
+            defense="none",
+            attack=first.attack,
+        ),
     ]
-    assert len({first.stem, *(plan.stem for plan in changed)}) == 5
+    assert len({first.stem, *(plan.stem for plan in changed)}) == 7
 
 
 def test_a_result_of_other_settings_is_not_passed_off(plans: list[Plan], tmp_path: Path) -> None:

@@ -139,3 +139,9 @@ def test_a_single_picture_without_a_batch() -> None:
     ours, theirs, size = pair("plain")
     x = double(2, *size)
     torch.testing.assert_close(ours(x), F.conv2d(x, theirs.weight, theirs.bias))
+
+
+def test_parametrised_convolutions_are_left_alone() -> None:
+    module = nn.utils.parametrizations.weight_norm(nn.Conv2d(2, 4, 3))
+    write_out(module)
+    assert module(torch.zeros(1, 2, 8, 8)).shape == (1, 4, 6, 6)

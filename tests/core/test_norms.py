@@ -181,3 +181,21 @@ def test_instance_norm_needs_two_values(module: nn.Module, shape: tuple[int, ...
     with pytest.raises(DataError) as caught:
         module(torch.rand(shape))
     assert str(caught.value) == "instance norm: 1 value a channel, expected at least 2; use larger inputs"
+
+
+@pytest.mark.parametrize("name", ["layer", "group", "batch 2d"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_large_means_do_not_cancel(name: str, dtype: torch.dtype) -> None:
+    make, shape = PLAIN[name]
+    ours = make().to(dtype).eval()
+    write_out(ours)
+    for x in (torch.randn(*shape) + 1000, torch.full(shape, 1000.3)):
+        exact = make().double().train()(x.to(dtype).double())
+        assert float((ours(x.to(dtype)) - exact).detach().abs().max()) < 0.02
+
+
+def test_parametrised_norms_are_left_alone() -> None:
+    layer = nn.LayerNorm(6)
+    nn.utils.parametrize.register_parametrization(layer, "weight", nn.Identity())
+    write_out(layer)
+    assert layer(double(2, 6).float()).shape == (2, 6)

@@ -79,15 +79,20 @@ class Observation:
                 )
             if int(labels.min()) < 0 or int(labels.max()) >= task.classes:
                 raise DataError(f"labels: expected values in [0, {task.classes - 1}]")
-        now = {name: value.clone() for name, value in task.parameters().items()}
+        # An attack on a half-precision model computes in float32: its objective must fall by small steps.
+        now = {name: _wide(value.clone()) for name, value in task.parameters().items()}
         gradient = torch.cat([update.tensors[name].flatten(1) for name in task.names], dim=1)
         device = next(iter(now.values())).device
-        return cls(task, now, gradient.to(device), update.samples, labels)
+        return cls(task, now, _wide(gradient.to(device)), update.samples, labels)
 
     @property
     def victims(self) -> int:
         """How many victims were seen."""
         return len(self.gradient)
+
+
+def _wide(t: Tensor) -> Tensor:
+    return t.float() if t.dtype in (torch.bfloat16, torch.float16) else t
 
 
 def _fits(task: Task, update: Update) -> None:

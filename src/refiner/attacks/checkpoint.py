@@ -28,7 +28,7 @@ def fingerprint(*parts: object, tensors: list[Tensor]) -> str:
     """
     digest = hashlib.sha256(repr(parts).encode())
     for tensor in tensors:
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

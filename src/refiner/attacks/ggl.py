@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self
 
 from refiner.attacks.base import Grant
 from refiner.attacks.distance import Distance
-from refiner.attacks.matching import Matching
+from refiner.attacks.matching import Matching, decays
 from refiner.attacks.parametrisation import Latent, Painter
 from refiner.attacks.preset import MatchingAttack
 from refiner.attacks.priors import LatentGaussian
@@ -49,7 +49,7 @@ class GGL(MatchingAttack):
             (LatentGaussian(self.divergence),),
             Adam(lr=self.lr),
             self.iterations,
-            (3 / 8, 5 / 8, 7 / 8) if self.decayed else (),
+            decays(self.decayed),
             self.restarts,
             Latent(self.generator),
         )

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self
 
 from refiner.attacks.base import Grant
 from refiner.attacks.distance import Distance
-from refiner.attacks.matching import Matching
+from refiner.attacks.matching import Matching, decays
 from refiner.attacks.parametrisation import Pixels
 from refiner.attacks.preset import MatchingAttack
 from refiner.attacks.priors import (
@@ -58,9 +58,9 @@ class GradInversion(MatchingAttack):
             tuple(priors),
             Adam(lr=self.lr),
             self.iterations,
-            (3 / 8, 5 / 8, 7 / 8) if self.decayed else (),
+            decays(self.decayed),
             self.restarts,
-            Pixels(*self.input_range),
+            Pixels.over(self.input_range),
         )
 
     def needed(self, task: Task) -> frozenset[Grant]:

@@ -38,5 +38,5 @@ class IDLG(MatchingAttack):
             LBFGS(self.lr, self.history),
             self.iterations * _STEPS_EACH,
             restarts=self.restarts,
-            parametrisation=Pixels(*self.input_range, bounded=False),
+            parametrisation=Pixels.over(self.input_range, bounded=False),
         )

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from refiner import checks
 from refiner.attacks.distance import Distance
-from refiner.attacks.matching import Matching
+from refiner.attacks.matching import Matching, decays
 from refiner.attacks.parametrisation import Pixels
 from refiner.attacks.preset import MatchingAttack
 from refiner.attacks.priors import TotalVariation
@@ -38,12 +39,13 @@ class InvertingGradients(MatchingAttack):
 
     def engine(self) -> Matching:
         """The attack as the engine runs it."""
+        checks.flag("signed", self.signed)
         return Matching(
             Distance("cosine"),
             (TotalVariation(self.total_variation),),
             (SignedAdam if self.signed else Adam)(lr=self.lr),
             self.iterations,
-            (3 / 8, 5 / 8, 7 / 8) if self.decayed else (),
+            decays(self.decayed),
             self.restarts,
-            Pixels(*self.input_range),
+            Pixels.over(self.input_range),
         )

@@ -4,18 +4,14 @@ import torch
 from torch import Tensor
 
 from refiner.attacks.base import Observation
-from refiner.core.noise import NoiseSource
 from refiner.errors import DataError
-
-# Pictures of noise that tell which classes the model favours before it has seen the victim.
-_PROBES = 64
 
 
 def infer_labels(seen: Observation) -> Tensor:
     """The labels of every victim, `[V, B]`, in rising order.
 
     For one sample the slope of the last bias is p − 1 at its label and p elsewhere: its only negative entry.
-    For B samples that of class k is p̄_k − count_k / B; p̄ is taken from the model's answers to noise.
+    For B samples that of class k is p̄_k − count_k / B, with p̄ the model's mean answer.
 
     >>> from refiner.core import Task
     >>> from refiner.defenses import NoDefense
@@ -28,16 +24,12 @@ def infer_labels(seen: Observation) -> Tensor:
     slope = _class_slopes(seen)
     if seen.samples == 1:
         return slope.argmin(1, keepdim=True)
-    expected = seen.samples * (_favoured(seen) - slope)
-    # Whole counts that sum to B: floors first, then the largest rests.
-    counts = expected.clamp_min(0).floor()
-    for _ in range(seen.samples):
-        rest = torch.where(counts.sum(1) < seen.samples, 1.0, 0.0)
-        take = (expected - counts).argmax(1)
-        counts = counts.scatter_add(1, take[:, None], rest[:, None])
-        surplus = torch.where(counts.sum(1) > seen.samples, -1.0, 0.0)
-        worst = torch.where(counts > 0, expected - counts, torch.inf).argmin(1)
-        counts = counts.scatter_add(1, worst[:, None], surplus[:, None])
+    # Where nothing is known of p̄ the classes are alike; whole counts that sum to B by the largest rests.
+    expected = (1 / slope.shape[1] - slope).clamp_min(1e-12)
+    expected = expected * seen.samples / expected.sum(1, keepdim=True)
+    counts = expected.floor()
+    place = (expected - counts).argsort(1, descending=True).argsort(1)
+    counts = counts + (place < seen.samples - counts.sum(1, keepdim=True))
     classes = torch.arange(slope.shape[1], device=slope.device)
     return torch.stack([classes.repeat_interleave(row.long()) for row in counts])
 
@@ -71,10 +63,3 @@ def _class_slopes(seen: Observation) -> Tensor:
     direction = found[torch.arange(len(found), device=found.device), strongest]
     # The strongest row is that of the label, whose slope alone is negative.
     return -(found @ direction[:, :, None])[:, :, 0]
-
-
-def _favoured(seen: Observation) -> Tensor:
-    ids = torch.arange(_PROBES, device=seen.gradient.device)
-    pictures = NoiseSource(seed=0).uniform(ids, seen.task.input_shape, seen.gradient.dtype)
-    with torch.no_grad():
-        return seen.task.scores(seen.parameters, pictures).softmax(1).mean(0, keepdim=True)

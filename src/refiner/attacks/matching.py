@@ -98,7 +98,9 @@ class Matching:
             count, batch = objective.labels.shape
             first = rows.start * self.restarts * batch
             ids = torch.arange(first, first + count * batch, device=y.device).view(count, batch)
-            start = self.parametrisation.start(task, NoiseSource(seed=run.seed), ids)
+            start = self.parametrisation.start(
+                task, NoiseSource(seed=run.seed), ids, objective.targets[0].dtype
+            )
             search = walk.begin(start, objective)
         while held.iteration < self.iterations and not walk.over(search):
             until = min(held.iteration + _BLOCK, self.iterations)
@@ -112,6 +114,11 @@ class Matching:
         best = search.best.view(-1, self.restarts)
         pick = best.argmin(1) + self.restarts * torch.arange(len(best), device=best.device)
         return search.best_z[pick], search.best[pick], search.diverged[pick]
+
+
+def decays(wanted: bool) -> tuple[float, ...]:
+    """After 3/8, 5/8 and 7/8 of the iterations (Geiping et al. 2020), or never."""
+    return (3 / 8, 5 / 8, 7 / 8) if checks.flag("decayed", wanted) else ()
 
 
 class _Objective:

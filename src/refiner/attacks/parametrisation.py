@@ -27,7 +27,7 @@ class Parametrisation(Protocol):
     def check(self, task: Task) -> None:
         """Refuse a task whose pictures it can't make."""
 
-    def start(self, task: Task, source: NoiseSource, ids: Tensor) -> Tensor:
+    def start(self, task: Task, source: NoiseSource, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Variables before the first step, one draw for each of `ids [V, B]`."""
 
     def pictures(self, z: Tensor, y: Tensor) -> Tensor:
@@ -57,12 +57,23 @@ class Pixels:
         if not checks.number("low", self.low, -1e6, 1e6) < checks.number("high", self.high, -1e6, 1e6):
             raise checks.wrong("high", self.high, f"a number above low = {self.low}")
 
+    @classmethod
+    def over(cls, input_range: object, *, bounded: bool = True) -> "Pixels":
+        """Pixels in a range given as a setting.
+
+        >>> Pixels.over((0, 1, True))
+        Traceback (most recent call last):
+        refiner.errors.SettingError: input_range = (0, 1, True): expected two numbers, the lower first
+        """
+        if not isinstance(input_range, tuple) or len(input_range) != 2:
+            raise checks.wrong("input_range", input_range, "two numbers, the lower first")
+        return cls(*input_range, bounded=bounded)
+
     def check(self, task: Task) -> None:
         """Pixels make pictures of every shape."""
 
-    def start(self, task: Task, source: NoiseSource, ids: Tensor) -> Tensor:
+    def start(self, task: Task, source: NoiseSource, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Uniform noise over the box."""
-        dtype = next(iter(task.parameters().values())).dtype
         return self.low + (self.high - self.low) * source.uniform(ids, task.input_shape, dtype)
 
     def pictures(self, z: Tensor, y: Tensor) -> Tensor:
@@ -97,11 +108,11 @@ class Latent:
                 f"generator: makes pictures {list(shown.shape[2:])}, the task takes {list(task.input_shape)}"
             )
 
-    def start(self, task: Task, source: NoiseSource, ids: Tensor) -> Tensor:
+    def start(self, task: Task, source: NoiseSource, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Standard normal noise."""
         uniform = source.uniform(ids, (self._painter(ids).latent,), torch.float64)
         normal: Tensor = torch.special.ndtri(uniform.clamp(1e-7, 1 - 1e-7))
-        return normal.to(next(iter(task.parameters().values())).dtype)
+        return normal.to(dtype)
 
     def pictures(self, z: Tensor, y: Tensor) -> Tensor:
         """What the generator makes of them."""
@@ -113,8 +124,8 @@ class Latent:
         return z
 
     def shown(self, z: Tensor, y: Tensor) -> Tensor:
-        """What the generator makes of them."""
-        return self.pictures(z, y)
+        """What the generator makes of them, cut to 0..1."""
+        return self.pictures(z, y).clamp(0, 1)
 
     def _painter(self, like: Tensor) -> Painter:
         return Generator.bundled(like.device) if self.generator is None else self.generator

@@ -46,8 +46,10 @@ class TotalVariation:
         checks.number("total variation", self.weight, 0)
 
     def __call__(self, guess: Guess) -> Tensor:
-        across, down = (guess.x.diff(dim=axis).abs().flatten(1).mean(1) for axis in (-1, -2))
-        return self.weight * (across + down) / 2
+        # [V, B, C, H, W]; what has no height or width has nothing to be smooth in.
+        axes = [axis for axis in range(3, guess.x.ndim) if guess.x.shape[axis] > 1]
+        parts = [guess.x.diff(dim=axis).abs().flatten(1).mean(1) for axis in axes]
+        return self.weight * sum(parts, guess.x.new_zeros(len(guess.x))) / max(len(parts), 1)
 
 
 @dataclass(frozen=True)

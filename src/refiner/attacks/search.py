@@ -84,11 +84,14 @@ class QuasiNewton:
         """The first value and slope; where they are no numbers the victim is lost."""
         state = self.optimizer.init(z, evaluate)
         lost = ~(state.value.isfinite() & state.slope.isfinite().all(1))
-        return Search(z, z, state.value, lost, tuple(state._replace(stuck=lost)))
+        value = torch.where(lost, torch.inf, state.value)
+        return Search(z, z, value, lost, tuple(state._replace(value=value, stuck=lost)))
 
     def advance(self, search: Search, evaluate: Evaluate, begin: int, until: int) -> Search:
         """Iterations `begin` to `until`."""
         z, state = search.z, LBFGSState(*search.memory)
+        # A step writes into the history; a search that is interrupted must be found as it was.
+        state = state._replace(moves=state.moves.clone(), turns=state.turns.clone())
         for _ in range(begin, until):
             z, state = self.optimizer.step(z, state, evaluate)
         return Search(z, z, state.value, search.diverged, tuple(state))

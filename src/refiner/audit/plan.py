@@ -76,6 +76,8 @@ class Plan:
         x, y = _shaped(task, x, y)
         defender = make_defense(defense) if isinstance(defense, str) else defense
         attacker = make_attack(attack) if isinstance(attack, str) else attack
+        if attacker.settings().get("input_range", (0.0, 1.0)) != (0.0, 1.0):
+            raise DataError("attack: its input_range must be (0, 1), in which an audit compares pictures")
         granted = threat or ThreatModel()
         granted.check(attacker.needs, attacker.name)
         checks.integer("seed", seed, 0, APART - 1)
@@ -148,12 +150,16 @@ def _settings(plan: Plan) -> dict[str, object]:
             "parameters": task.size,
             "classes": task.classes,
             "input": list(task.input_shape),
-            "sha256": _digest([*task.parameters().values(), *task.fixed().values()]),
+            "sha256": _digest(task.model.state_dict().values()),
+            "loss of three fixed scores": _loss(task),
         },
         "data": {"victims": len(plan.y), "batch": plan.y.shape[1], "sha256": _digest([plan.x, plan.y])},
         "metrics": {
             "names": list(scorer.metrics),
             "public": scorer.public.source,
+            "public sha256": _digest(
+                t for t in (scorer.public.pictures, scorer.public.others) if t is not None
+            ),
             "candidates of the victims' kind": scorer.public.alike,
             "blind guesses": list(scorer.guesses),
             "intervals": "95 %, percentile bootstrap over victims",
@@ -168,6 +174,14 @@ def _settings(plan: Plan) -> dict[str, object]:
             "python": platform.python_version(),
         },
     }
+
+
+def _loss(task: Task) -> float:
+    """Tells losses apart: a number that hangs on nothing else."""
+    like = next(iter(task.parameters().values()))
+    scores = torch.linspace(-1, 1, 3 * task.classes, device=like.device, dtype=like.dtype)
+    labels = torch.arange(3, device=like.device) % task.classes
+    return float(task.loss_function(scores.view(3, task.classes), labels))
 
 
 def _digest(tensors: Iterable[Tensor]) -> str:

@@ -73,6 +73,7 @@ class Scorer:
             columns["psnr"],
             columns["ssim"],
             identifications=list(found.values()),
+            chosen_from=batch,
             blind_psnr=self.blind_psnr,
             blind_ssim=self.blind_ssim,
             thresholds=self.thresholds,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 Pair = tuple[int, int]
 
@@ -52,6 +53,7 @@ def write_out(model: nn.Module) -> None:
             isinstance(module, nn.Conv2d)
             # A subclass with a forward of its own, and rarer kinds, are left to PyTorch.
             and type(module).forward is nn.Conv2d.forward
+            and not is_parametrized(module)
             and module.groups == 1
             and module.padding_mode == "zeros"
             and not isinstance(module.padding, str)

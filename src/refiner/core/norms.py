@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.utils.parametrize import is_parametrized
 
 from refiner.errors import DataError
 
@@ -34,7 +35,8 @@ def write_out(model: nn.Module) -> None:
             module.running_mean = module.running_var = module.num_batches_tracked = None
         for plain, written in _WRITTEN:
             # A subclass with a forward of its own is left to the examination.
-            if isinstance(module, plain) and type(module).forward is plain.forward:
+            own = type(module).forward is not plain.forward or is_parametrized(module)
+            if isinstance(module, plain) and not own:
                 module.__class__ = written
                 break
 
@@ -48,7 +50,7 @@ class _Standardise(torch.autograd.Function):
     def forward(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         var, mean = torch.var_mean(x, dim=-1, correction=0, keepdim=True)
         s = torch.rsqrt(var + eps)
-        return torch.addcmul(-mean * s, x, s), s
+        return (x - mean) * s, s
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: tuple[Tensor, Tensor]) -> None:
@@ -112,8 +114,10 @@ def _mean(x: Tensor) -> Tensor:
 
 def _normalise(x: Tensor, eps: float, first: int) -> Tensor:
     """x̂ over the axes from `first` on."""
-    hat: Tensor = _Standardise.apply(x.flatten(first), eps)[0]  # type: ignore[no-untyped-call]
-    return hat.view(x.shape)
+    # In float32 at least: half precision cancels where the mean is large.
+    wide = x.flatten(first).to(torch.promote_types(x.dtype, torch.float32))
+    hat: Tensor = _Standardise.apply(wide, eps)[0]  # type: ignore[no-untyped-call]
+    return hat.view(x.shape).to(x.dtype)
 
 
 class _WrittenLayerNorm(nn.LayerNorm):

@@ -166,6 +166,8 @@ class Refiner(Settings, Defense):
                 f"refiner: an upload would be all but the real gradient (floor = {self.floor}): "
                 "the model hardly feels the noise; nothing leaves"
             )
-        if remembered is not None:
+        # What is not finite is refused later; remembered, it would spoil every later round of its samples.
+        sound = bool(upload.isfinite().all() & robust.isfinite().all())
+        if remembered is not None and sound:
             self._memory.store(remembered.flatten(), robust.flatten(0, 1))
         return upload, robust

@@ -71,11 +71,15 @@ def judge_each(
     ssim: Tensor,
     *,
     identifications: Sequence[Identification] = (),
+    chosen_from: int = 1,
     blind_psnr: Tensor | None = None,
     blind_ssim: Tensor | None = None,
     thresholds: Thresholds = PAPER,
 ) -> list[Verdict]:
     """`judge` for every victim of scores `[N]`; of several identifications the best rank counts, corrected.
+
+    `chosen_from` reconstructions were there to choose each one from, with knowledge of its original, as the
+    best assignment of a batch does: that makes luck as many times as likely.
 
     >>> [v.level for v in judge_each(torch.tensor([20.0, 14.5, 10.0]), torch.tensor([0.1, 0.1, 0.1]))]
     ['exposed', 'borderline', 'protected']
@@ -100,7 +104,7 @@ def judge_each(
                 structure,
                 rank=rank,
                 candidates=candidates,
-                ways=max(1, len(identifications)),
+                ways=max(1, len(identifications)) * chosen_from,
                 blind_psnr=guessed_pixels,
                 blind_ssim=guessed_structure,
                 thresholds=thresholds,

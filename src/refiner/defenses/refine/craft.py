@@ -84,19 +84,19 @@ def craft(
             upload = real + flatten(directional(task, x, y, robust - x, parameters=parameters))
         else:
             upload = gradient(robust)
-    hidden = _hidden(upload, real, floor)
     if settings.random_sign:
         upload = real + sign[:, None] * (upload - real)
     if settings.epsilon is not None:
         radius = settings.epsilon * real.norm(dim=1) if settings.epsilon_relative else settings.epsilon
         upload = project(upload, real, radius)
-    return upload, robust, hidden
+    return upload, robust, _hidden(upload, real, floor)
 
 
 def _hidden(upload: Tensor, real: Tensor, floor: float) -> Tensor:
     """Whether each upload is at least a twentieth of the floor away from the real gradient.
 
-    A model that is deaf to noise, by accident or by a server's design, would give its real gradient away.
+    A model that is deaf to noise would give its real gradient away, and so would a tiny ε. All parameters are
+    measured together: a server that adds a quiet layer beside loud ones gets round this.
     Lengths are those of scaled values, so that tiny gradients are measured too. Where values are not finite
     this says yes: they are refused elsewhere.
     """
