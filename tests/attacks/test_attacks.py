@@ -220,3 +220,9 @@ def test_inputs_without_height_and_width() -> None:
 def test_wrong_settings_as_text(text: str) -> None:
     with pytest.raises(SettingError):
         make_attack(text)
+
+
+def test_a_generator_by_its_file(seen: Observation, tmp_path: Path) -> None:
+    attack = make_attack(f"ggl:iterations=1,generator={tmp_path / 'g.safetensors'}")
+    with pytest.raises(DataError, match=r"g\.safetensors.*not a generator"):
+        attack.check(seen.task)

@@ -11,8 +11,9 @@ from tests.audit.conftest import QUICK
 from torch import Tensor
 
 import refiner
-from refiner.attacks import ThreatModel, checkpoint, matching
+from refiner.attacks import InvertingGradients, ThreatModel, checkpoint, matching
 from refiner.audit import AuditResult, audit
+from refiner.audit.words import summary
 from refiner.core import Task
 from refiner.data import Sample
 from refiner.defenses import Refiner
@@ -187,3 +188,12 @@ def test_scores_are_those_of_the_pictures(audited: Audited) -> None:
     again = refiner.metrics.psnr(as_tensor(found.reconstruction), as_tensor(found.original))
     # Up to the rounding of the pictures to 256 levels.
     assert again.tolist() == pytest.approx(found.scores("psnr"), abs=0.05)
+
+
+def test_an_attack_that_fails_is_not_called_protection(task: Task, sample: Sample) -> None:
+    weak = InvertingGradients(iterations=1)
+    x, y = sample.images[:2], sample.labels[:2]
+    result = audit(task, x, y, defense="none", attack=weak, public=sample.images[2:4])
+    told = summary([result])
+    assert "says nothing of the others" in told
+    assert "4 candidates are too few to tell" in told

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from refiner.audit import AuditResult, report_page, write_report
-from refiner.audit.labels import pair_names, shared_settings
+from refiner.audit.naming import pair_names, shared_settings
 from refiner.audit.page import COLUMNS, page_verdict, table_rows
 from refiner.metrics import GroupVerdict
 from refiner.report import render_page

@@ -325,3 +325,13 @@ def test_a_round_that_fails_leaves_no_trace(task: Task, pictures: tuple[Tensor, 
 def test_a_tiny_epsilon_is_refused(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
     with pytest.raises(ProtectionError, match="all but the real gradient"):
         Refiner(iterations=1, epsilon=1e-6).protect(task, *pictures)
+
+
+def test_an_id_with_another_picture_is_another_sample(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
+    x, y = pictures
+    ids = torch.arange(8)[:, None]
+    warm = Refiner(iterations=2, secret=b"s" * 32)
+    warm.protect(task, x, y, ids=ids)
+    after = warm.protect(task, x.flip(-1), y, ids=ids).flat()
+    fresh = Refiner(iterations=2, secret=b"s" * 32).protect(task, x.flip(-1), y, ids=ids).flat()
+    assert torch.equal(after, fresh)

@@ -174,6 +174,10 @@ class Attack(ABC):
         """The settings by name."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.init}
 
+    @abstractmethod
+    def check(self, task: Task) -> None:
+        """Refuse a task that this attack can't be run on, before anything is run."""
+
     def needed(self, task: Task) -> frozenset[Grant]:
         """What this attack must be granted for a task."""
         return self.needs

@@ -29,8 +29,8 @@ class GGL(MatchingAttack):
     divergence: float = 1e-3
     """Weight of the latents' divergence from a standard normal."""
     restarts: int = 1
-    generator: Painter | None = field(default=None, repr=False, compare=False)
-    """On the model's device; None for the one that comes with refiner."""
+    generator: Painter | str | None = field(default=None, repr=False, compare=False)
+    """One on the model's device, or a file that `refiner gan train` wrote; None for refiner's own."""
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
@@ -39,8 +39,9 @@ class GGL(MatchingAttack):
 
     def settings(self) -> dict[str, object]:
         """The settings by name, the generator by its size."""
-        latent = None if self.generator is None else self.generator.latent
-        return {**super().settings(), "generator": latent and f"latent {latent}"}
+        chosen = self.generator
+        shown = chosen if chosen is None or isinstance(chosen, str) else f"latent {chosen.latent}"
+        return {**super().settings(), "generator": shown}
 
     def engine(self) -> Matching:
         """The attack as the engine runs it."""

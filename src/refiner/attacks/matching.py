@@ -56,7 +56,8 @@ class Matching:
         began = time.perf_counter()
         first = observations[0]
         self.parametrisation.check(first.task)
-        size = run.chunk or fitting(first, self.restarts)
+        history = 2 * self.optimizer.history if isinstance(self.optimizer, LBFGS) else 4
+        size = run.chunk or fitting(first, self.restarts * len(observations), history)
         y = labels.to(first.gradient.device)
         settings = {f.name: getattr(self, f.name) for f in fields(self)}
         seen = [t for o in observations for t in (o.gradient, *o.parameters.values())] if run.resume else []

@@ -1,6 +1,8 @@
 """What a search varies: the pixels themselves, or the input of a generator."""
 
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -93,8 +95,8 @@ class Pixels:
 class Latent:
     """The input of a generator, from standard normal noise."""
 
-    generator: Painter | None = None
-    """None for the one that comes with refiner."""
+    generator: Painter | str | None = None
+    """A generator, or the file of one; None for the one that comes with refiner."""
 
     def check(self, task: Task) -> None:
         """Refuse a generator of another picture size."""
@@ -128,4 +130,11 @@ class Latent:
         return self.pictures(z, y).clamp(0, 1)
 
     def _painter(self, like: Tensor) -> Painter:
+        if isinstance(self.generator, str):
+            return _loaded(self.generator, like.device)
         return Generator.bundled(like.device) if self.generator is None else self.generator
+
+
+@cache
+def _loaded(path: str, device: torch.device) -> Generator:
+    return Generator.load(Path(path)).to(device)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from refiner.attacks.base import Attack, Observation, Reconstruction, Run, ThreatModel
 from refiner.attacks.labels import infer_labels
 from refiner.attacks.matching import Matching
+from refiner.core.task import Task
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,10 @@ class MatchingAttack(Attack):
     @abstractmethod
     def engine(self) -> Matching:
         """The attack as the engine runs it."""
+
+    def check(self, task: Task) -> None:
+        """Refuse a task whose pictures the attack can't make."""
+        self.engine().parametrisation.check(task)
 
     def _rebuild(self, observations: list[Observation], granted: ThreatModel, run: Run) -> Reconstruction:
         given = observations[0].labels

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from refiner.audit.labels import pair_names, shared_settings
+from refiner.audit.naming import pair_names, shared_settings
 from refiner.audit.result import AuditResult, Finding, Mean
 from refiner.audit.words import note, summary, why
 from refiner.errors import DataError

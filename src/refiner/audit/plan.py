@@ -79,7 +79,8 @@ class Plan:
         if attacker.settings().get("input_range", (0.0, 1.0)) != (0.0, 1.0):
             raise DataError("attack: its input_range must be (0, 1), in which an audit compares pictures")
         granted = threat or ThreatModel()
-        granted.check(attacker.needs, attacker.name)
+        granted.check(attacker.needed(task), attacker.name)
+        attacker.check(task)
         checks.integer("seed", seed, 0, APART - 1)
         original = x.flatten(0, 1).to(torch.float64 if x.dtype == torch.float64 else torch.float32)
         scorer = Scorer.over(original, choose_public(original, public), metrics, thresholds or Thresholds())

@@ -51,6 +51,8 @@ def load_victims(
     count = checks.integer("victims", victims, 1) * checks.integer("batch", batch, 1)
     if root is not None and data not in DATASETS:
         raise DataError(f"root = {str(root)!r}: goes with a data set, one of {', '.join(DATASETS)}")
+    if size is not None and (data is None or data in DATASETS):
+        raise DataError(f"size = {size}: goes with own pictures only")
     if data is None:
         sample = load_sample()
         images, labels, source = sample.images, sample.labels, sample.source
@@ -62,8 +64,9 @@ def load_victims(
         images, labels, rest = _from_dataset(data, root, count)
         source, named, classes = data, (), DATASETS[data].classes
     else:
-        images, labels, classes = _own(Path(data), size, seed)
-        rest, source, named = images[count : count + _PUBLIC], Path(data).name, ()
+        images, labels, classes, drawn = _own(Path(data), size, seed)
+        rest, named = images[count : count + _PUBLIC], ()
+        source = Path(data).name + (", with drawn labels" if drawn else "")
     if len(images) < count:
         raise DataError(
             f"victims × batch = {victims} × {batch}: expected at most {len(images)}, the pictures of {source}"
@@ -90,7 +93,8 @@ def _from_dataset(name: str, root: Path, count: int) -> tuple[Tensor, Tensor, Te
     return images[:count].float() / 255, labels[:count], rest.float() / 255
 
 
-def _own(path: Path, size: int | None, seed: int) -> tuple[Tensor, Tensor, int]:
+def _own(path: Path, size: int | None, seed: int) -> tuple[Tensor, Tensor, int, bool]:
+    """Pictures, labels, how many classes, and whether the labels are drawn."""
     images = read_images(path, size=size)
     if path.suffix.lower() == ".npz":
         arrays = load_arrays(path)
@@ -102,7 +106,7 @@ def _own(path: Path, size: int | None, seed: int) -> tuple[Tensor, Tensor, int]:
                     f"expected {len(images)} integers ≥ 0"
                 )
             labels = torch.from_numpy(found.reshape(-1).astype(np.int64))
-            return images, labels, max(2, int(labels.max()) + 1)
+            return images, labels, max(2, int(labels.max()) + 1), False
     # Without labels any will do for a gradient; drawn ones are not guessed by always saying the same.
     draws = torch.Generator().manual_seed(checks.integer("seed", seed, 0, 2**32 - 1))
-    return images, torch.randint(_CLASSES, (len(images),), generator=draws), _CLASSES
+    return images, torch.randint(_CLASSES, (len(images),), generator=draws), _CLASSES, True

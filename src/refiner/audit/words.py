@@ -9,11 +9,28 @@ _VOTES = {"psnr": "PSNR", "ssim": "SSIM", "identification": "identification"}
 
 
 def summary(results: Sequence[AuditResult]) -> str:
-    """For each defence the attack that did worst to it, and last what a blind guess has."""
+    """For each defence the attack that did worst to it, what a blind guess has, and what can't be told."""
     defenses = dict.fromkeys(result.defense for result in results)
     told = [_sentence(_worst([r for r in results if r.defense == defense])) for defense in defenses]
     blind = results[0].means["blind_psnr"].value
-    return " ".join([*told, f"A blind guess has {blind:.1f} dB."])
+    return " ".join([*told, f"A blind guess has {blind:.1f} dB.", *caveats(results)])
+
+
+def caveats(results: Sequence[AuditResult]) -> list[str]:
+    """Why a verdict may say less than it seems to."""
+    told = []
+    bare = [result for result in results if result.defense == "none"]
+    if bare and all(result.verdict.level != "exposed" for result in bare):
+        told.append("The attack fails without any defence, so this says nothing of the others.")
+    if any(voteless(result) for result in results):
+        told.append(f"Identification has no vote: {results[0].candidates} candidates are too few to tell.")
+    return told
+
+
+def voteless(result: AuditResult) -> bool:
+    """Whether identification was tried, but among too few candidates to be told from luck."""
+    votes = [finding.verdict.votes for finding in result.findings]
+    return result.candidates is not None and not any("identification" in vote for vote in votes)
 
 
 def why(result: AuditResult) -> str:
@@ -39,7 +56,7 @@ def note(result: AuditResult) -> str:
         f"A picture is exposed if its reconstruction has a PSNR of {held.get('psnr', 0):g} dB or an SSIM of "
         f"{held.get('ssim', 0):g}, and more than the best blind guess at it"
     )
-    if result.candidates is not None:
+    if result.candidates is not None and not voteless(result):
         told += f"; or if it singles the original out among {result.candidates} pictures"
     threat = result.settings.get("threat")
     granted = [name for name, given in threat.items() if given] if isinstance(threat, Mapping) else []

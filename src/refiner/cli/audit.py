@@ -17,7 +17,7 @@ from rich.text import Text
 
 from refiner.attacks import ATTACKS, Attack, ThreatModel, make_attack
 from refiner.audit import AuditResult, Plan, audit_all, load_victims, write_report
-from refiner.audit.labels import pair_names
+from refiner.audit.naming import pair_names
 from refiner.audit.words import summary
 from refiner.checks import integer, nearest
 from refiner.cli.common import Device, Size, console, one_line_errors, progress_bar, to_device

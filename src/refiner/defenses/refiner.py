@@ -32,6 +32,8 @@ PAPER: dict[str, object] = {
 
 # Sets the stream of a sample's sign apart from the stream of its noise.
 _SIGNS = 1 << 62
+# An odd factor that spreads ids over all bits.
+_IDS = 0x1E3779B97F4A7C15
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class Refiner(Settings, Defense):
     @classmethod
     def paper(cls, **changes: Any) -> Self:
         """The paper to the letter: blended start, plain descent with step 1, raw weights, ε = 0.1.
+
+        It has no floor, so that nothing refuses an upload that is all but the real gradient.
 
         >>> Refiner.paper(epsilon=0.3).alpha
         0.5
@@ -143,7 +147,10 @@ class Refiner(Settings, Defense):
         names = noise.identify(x, axes=2)
         # Robust data of a study's public seed must not become the start of a client's own search.
         remembers = self.warm_start and noise is self._source
-        remembered = (names if ids is None else ids) if remembers else None
+        # An id that comes back with another picture, cropped or mirrored, is another sample: its robust data
+        # would carry the old picture into the new upload.
+        known = names if ids is None else names ^ (ids * _IDS)
+        remembered = known if remembers else None
         begin, iterations = self._begin(x, names, remembered, noise.key.to(x.device))
         sign = x.new_ones(len(x))
         if self.random_sign:

@@ -59,7 +59,7 @@ class Settings:
     random_sign: bool = False
     """Upload g ± (g* − g) with a random sign, for single samples: no mean error; weak as "straight" is."""
     warm_start: bool = True
-    """Begin with the robust data of earlier rounds, by sample id or else by the picture, and halve ι for a
+    """Begin with the robust data of earlier rounds, by the picture and, if given, its id, and halve ι for a
     batch that is known as a whole. Faster, and what a round leaves unmatched the next one goes on with."""
     clamp: bool = False
     """Keep robust data within `input_range` after the search."""
