@@ -57,13 +57,13 @@ def test_audits_of_one_name_are_told_apart(audited: Audited) -> None:
     other = replace(first, settings={**first.settings, "attack": attack})
     names = pair_names([first, other, other])
     assert names == [
-        ("refiner", "inverting (lr = 0.1)"),
-        ("refiner", "inverting (lr = 0.5)"),
-        ("refiner, 2", "inverting (lr = 0.5)"),
+        ("refiner", "inverting (iterations = 24)"),
+        ("refiner", "inverting (iterations = 24, lr = 0.5)"),
+        ("refiner, 2", "inverting (iterations = 24, lr = 0.5)"),
     ]
     told = shared_settings(names, [first, other, other])
     assert told["model"] == first.settings["model"]
-    assert told["attack: inverting (lr = 0.5)"] == attack
+    assert told["attack: inverting (iterations = 24, lr = 0.5)"] == attack
     render_page(report_page([first, other, other]))
 
 

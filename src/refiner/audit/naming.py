@@ -1,25 +1,22 @@
 """Names that tell audits apart, and their settings without repetition."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
+from refiner.attacks import ATTACKS, Attack
+from refiner.audit.codec import plain
 from refiner.audit.result import AuditResult
+from refiner.defenses import DEFENSES, Defense
 
 Pair = tuple[str, str]
 
 
 def pair_names(results: Sequence[AuditResult]) -> list[Pair]:
-    """Defence and attack of every audit; where two have the same, what differs in their settings is added."""
-    plain = [(result.defense, result.attack) for result in results]
-    count = Counter(plain)
+    """Defence and attack of every audit, each with the settings in which it differs from its default."""
     names: list[Pair] = []
-    for result, pair in zip(results, plain, strict=True):
-        defense, attack = pair
-        if count[pair] > 1:
-            rivals = [r for r, other in zip(results, plain, strict=True) if other == pair]
-            defense += _apart("defense", result, rivals)
-            attack += _apart("attack", result, rivals)
+    for result in results:
+        defense = result.defense + _changed(result, "defense", result.defense, DEFENSES)
+        attack = result.attack + _changed(result, "attack", result.attack, ATTACKS)
         # What still is the same differs in model or data: numbers tell them apart.
         again, first = 2, defense
         while (defense, attack) in names:
@@ -45,9 +42,13 @@ def shared_settings(names: Sequence[Pair], results: Sequence[AuditResult]) -> di
     return told
 
 
-def _apart(part: str, result: AuditResult, rivals: Sequence[AuditResult]) -> str:
-    """The settings of a part in which the rivals differ, in brackets."""
-    held = [settings if isinstance(settings := r.settings.get(part), Mapping) else {} for r in rivals]
-    own = held[list(rivals).index(result)]
-    keys = [key for key in own if any(other.get(key) != own[key] for other in held)]
-    return f" ({', '.join(f'{key} = {own[key]}' for key in keys)})" if keys else ""
+def _changed(
+    result: AuditResult, part: str, name: str, registry: Mapping[str, Callable[..., Attack | Defense]]
+) -> str:
+    """The settings of a part that are not those it has by its name alone, in brackets."""
+    held = result.settings.get(part)
+    if name not in registry or not isinstance(held, Mapping):
+        return ""
+    default = plain(registry[name]().settings())
+    changed = [f"{key} = {held[key]}" for key in default if key in held and held[key] != default[key]]
+    return f" ({', '.join(changed)})" if changed else ""
