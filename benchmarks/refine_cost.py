@@ -9,7 +9,8 @@ import argparse
 import json
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -20,6 +21,7 @@ from refiner.core.capture import Captured
 from refiner.core.precision import tensor_float32
 from refiner.data import load_sample
 from refiner.defenses import Refiner
+from refiner.defenses.refine import craft
 from refiner.defenses.refine.privacy import noise_share
 from refiner.evaluation import EvaluationNetwork
 from refiner.models import NAMES, build
@@ -54,6 +56,18 @@ def peak(call: Callable[[], object]) -> float:
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
+@contextmanager
+def search_in(precision: str) -> Iterator[None]:
+    """Have Refiner search in full float32, or in what it finds fastest: TF32, bfloat16 for large ResNets."""
+    before = craft.tensor_float32, craft.HEAVY
+    if precision == "float32":
+        craft.tensor_float32, craft.HEAVY = lambda allowed: tensor_float32(False), 2**62
+    try:
+        yield
+    finally:
+        craft.tensor_float32, craft.HEAVY = before
+
+
 def measure(name: str, device: str, clients: int, batch: int) -> dict[str, object]:
     """One row: the plain parts, Refiner cold and warm, ratios and memory."""
     torch.manual_seed(0)
@@ -78,9 +92,17 @@ def measure(name: str, device: str, clients: int, batch: int) -> dict[str, objec
             point = data.detach().requires_grad_()
             return torch.autograd.grad(noise_share(network, point, 0, 1).sum(), point)
 
+    row: dict[str, object] = {"model": name, "clients": clients, "batch": batch}
+    for precision in ("float32", "fast"):
+        with search_in(precision):
+            robust, update = Refiner(warm_start=False).refine(task, x, y, seed=0)
+        real = exact(x)[0]
+        sent = torch.cat([t.flatten(1) for t in update.tensors.values()], dim=1)
+        distance = ((sent - real).norm(dim=1) / real.norm(dim=1)).mean()
+        row[f"distance_{precision}"] = round(float(distance), 5)
+        row[f"noise_{precision}"] = round(float(network.score(robust.flatten(0, 1)).mean()), 5)
     cold, warm = Refiner(warm_start=False), Refiner()
     iterations = cold.iterations
-    row: dict[str, object] = {"model": name, "clients": clients, "batch": batch}
     if device == "cuda":
         # Kernels are chosen in a first call; a new instance makes the second one eager too.
         for call in (

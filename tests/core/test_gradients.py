@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from refiner.core import convolution
 from refiner.core.gradients import directional, flatten, gradients, unflatten
 from refiner.core.task import Task
 from refiner.defenses.none import NoDefense
@@ -323,3 +324,22 @@ def test_what_is_never_used_gets_zero(count: int) -> None:
     assert found["linear.weight"].any() and along["linear.weight"].any()
     (slope,) = torch.autograd.grad(flatten(found).square().sum(), point)
     assert slope.any()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_walk_back_spends_nothing_on_derivatives_in_the_parameters(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = Task(LeNet(), example=torch.rand(2, 3, 32, 32))
+    point = torch.rand(count, 2, 3, 32, 32, requires_grad=True)
+    found = flatten(gradients(task, point, torch.zeros(count, 2, dtype=torch.long)))
+    maps: list[str] = []
+
+    def forward(which: convolution.Map, a: Tensor, b: Tensor, geometry: convolution.Geometry) -> Tensor:
+        maps.append(which.__name__)
+        return which(a, b, geometry)
+
+    monkeypatch.setattr(convolution._Bilinear, "forward", staticmethod(forward))
+    torch.autograd.grad(found, point, torch.ones_like(found))
+    # Four walks a layer; the first has nothing before it.
+    assert sorted(maps) == ["_input"] * 6 + ["_output"] * 5

@@ -14,7 +14,7 @@ from refiner.core.gradients import directional, gradients
 from refiner.core.task import Layer, Task
 from refiner.defenses.none import NoDefense
 from refiner.errors import DataError, UnsupportedModelError
-from refiner.models import ViT
+from refiner.models import ViT, build
 
 REMEDY = "replace it by operations that have second derivatives and keep no state"
 
@@ -412,3 +412,23 @@ def test_a_single_value_a_channel_is_no_batch() -> None:
         DataError, match=r"^batch norm: 1 value a channel, expected at least 2; use larger batches$"
     ):
         Task(around(nn.BatchNorm1d(6)), example=torch.randn(1, 4))
+
+
+class Shifted(nn.Module):
+    """Adds a number that is no parameter: a buffer, or a new tensor of full precision."""
+
+    def __init__(self, buffer: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.register_buffer("shift", torch.ones(4) if buffer else None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x + (torch.ones(4) if self.shift is None else self.shift))
+
+
+def test_which_models_run_in_half_precision() -> None:
+    images, rows = torch.rand(2, 3, 32, 32), torch.rand(2, 4)
+    assert Task(build("resnet10"), example=images).takes_half
+    assert Task(nn.Linear(4, 3), example=rows).takes_half
+    assert not Task(Shifted(buffer=True), example=rows).takes_half
+    assert not Task(Shifted(buffer=False), example=rows).takes_half

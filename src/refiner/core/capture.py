@@ -1,5 +1,6 @@
 """CUDA graphs: a call whose shapes come back is recorded once and replayed, without Python in between."""
 
+import functools
 import gc
 import threading
 from collections import OrderedDict
@@ -52,15 +53,16 @@ class Captured:
 def beside(work: Callable[[], T]) -> Callable[[], T]:
     """Start `work` on a branch of its own while a CUDA graph is recorded, and give back how to join it.
 
-    Elsewhere the work is simply done when it is joined.
+    Elsewhere the work is simply done when it is joined. It may be joined again, for the same result.
     """
     if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
-        return work
+        return functools.cache(work)
     main, branch = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     branch.wait_stream(main)
     with torch.cuda.stream(branch):
         result = work()
 
+    @functools.cache
     def join() -> T:
         main.wait_stream(branch)
         return result

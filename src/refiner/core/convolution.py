@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from refiner.core.kernels import usable
+
 Pair = tuple[int, int]
 
 
@@ -82,7 +84,7 @@ def _output(x: Tensor, w: Tensor, g: Geometry) -> Tensor:
 def _input(y: Tensor, w: Tensor, g: Geometry) -> Tensor:
     if len(w) > 1 and _by_columns(y):
         columns = w.flatten(2).transpose(1, 2)[:, None] @ y.flatten(3)
-        flat = F.fold(columns.flatten(0, 1), g.picture, g.kernel, g.dilation, g.padding, g.stride)
+        flat = _fold(columns.flatten(0, 1), g)
         return flat.view(*columns.shape[:2], *flat.shape[1:])
     victims = max(len(y), len(w))
     like = y.new_empty(1).expand(victims, y.shape[1], w.shape[2], *g.picture)
@@ -201,3 +203,13 @@ def _columns(x: Tensor, g: Geometry) -> Tensor:
         ),
     )
     return view.reshape(*x.shape[:2], -1, g.result[0] * g.result[1])
+
+
+def _fold(columns: Tensor, g: Geometry) -> Tensor:
+    """The transpose of `_columns`: every pixel adds up what its outputs hold for it."""
+    sizes = (g.picture, g.kernel, g.dilation, g.padding, g.stride)
+    if not usable(columns):
+        return F.fold(columns, *sizes)
+    from refiner.core.kernels.fold import fold
+
+    return fold(columns, *sizes)

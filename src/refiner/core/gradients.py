@@ -56,14 +56,13 @@ def _batched(task: Task, parameters: Parameters, x: Tensor, y: Tensor) -> Gradie
 
 
 def _chunk(task: Task, parameters: Parameters, x: Tensor, y: Tensor) -> Gradients:
-    if len(x) > 1:
+    if len(x) > 1 or (x.requires_grad and torch.is_grad_enabled()):
+        # Here the recorded graph leads to x alone: a walk back spends nothing on second derivatives in θ.
         return _batched(task, parameters, x, y)
-    # One victim needs no batching over victims, and plain autograd is about twice as fast.
-    again = x.requires_grad and torch.is_grad_enabled()
     with torch.enable_grad():
         leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
         found = torch.autograd.grad(
-            task.loss(leaves, x[0], y[0]), list(leaves.values()), create_graph=again, materialize_grads=True
+            task.loss(leaves, x[0], y[0]), list(leaves.values()), materialize_grads=True
         )
     return {name: g[None] for name, g in zip(leaves, found, strict=True)}
 

@@ -4,12 +4,13 @@ PyTorch's fused layer norm and training-mode batch and instance norm save their 
 Under `vmap(grad(...))` their second derivatives are then silently wrong, and without it the third ones.
 `nn.GroupNorm` has no such fault, but its second derivative is dozens of passes over memory.
 
-Here a norm is x̂ = (x − mean)·s with s = 1/√(var + ε), followed by its weights. With
-P v = v − mean(v) − x̂·mean(v·x̂) its derivatives are ∂x̂ = s·P ∂x and ∂s = −s²·mean(x̂·∂x), and those of s·P v
-have the same forms: two functions, and every order is right.
+Here a norm is x̂ = (x − mean)·s with s = 1/√(var + ε), followed by its weights. Its derivatives are
+∂x̂ = s·P ∂x and ∂s = −s²·mean(x̂·∂x), and those of s·P v have the same forms (see `rows`): two functions, and
+every order is right.
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils.parametrize import is_parametrized
 
+from refiner.core import rows
 from refiner.errors import DataError
 
 
@@ -44,13 +46,9 @@ def write_out(model: nn.Module) -> None:
 class _Standardise(torch.autograd.Function):
     """x → x̂ and s, the means taken over the last axis."""
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        var, mean = torch.var_mean(x, dim=-1, correction=0, keepdim=True)
-        s = torch.rsqrt(var + eps)
-        return (x - mean) * s, s
+        return rows.standardise(x, eps)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: tuple[Tensor, Tensor]) -> None:
@@ -60,52 +58,112 @@ class _Standardise(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, v: Tensor, of_s: Tensor) -> tuple[Tensor, None]:
         hat, s = ctx.saved_tensors
-        pull = of_s * s.square() / -hat.shape[-1]
-        return torch.addcmul(_slope(v, hat, s), pull, hat), None
+        return _slope(v, hat, s, of_s), None
 
     @staticmethod
     def jvp(ctx: Any, dx: Tensor, _: None) -> tuple[Tensor, Tensor]:
         hat, s = ctx.saved_tensors
-        return _slope(dx, hat, s), -s.square() * _mean(hat * dx)
+        return _slope(dx, hat, s, torch.zeros_like(s)), -s.square() * _mean(hat * dx)
+
+    @staticmethod
+    def vmap(info: Any, dims: tuple[int, None], x: Tensor, eps: float) -> tuple[Any, tuple[int, int]]:
+        return _Standardise.apply(x.movedim(dims[0], 0), eps), (0, 0)  # type: ignore[no-untyped-call]
 
 
 class _Slope(torch.autograd.Function):
-    """v, x̂, s → s·P v."""
-
-    generate_vmap_rule = True
+    """v, x̂, s, t → s·P v − t·s²·x̂/n: what slopes v of x̂ and t of s make of x; see `rows.slope`."""
 
     @staticmethod
-    def forward(v: Tensor, hat: Tensor, s: Tensor) -> Tensor:
-        shift, tilt = -s * _mean(v), -s * _mean(v * hat)
-        return torch.addcmul(torch.addcmul(shift, v, s), hat, tilt)
+    def forward(v: Tensor, hat: Tensor, s: Tensor, t: Tensor) -> Tensor:
+        return rows.slope(v, hat, s, t)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Tensor], output: Tensor) -> None:
         ctx.save_for_backward(*inputs)
         ctx.save_for_forward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        v, hat, s = ctx.saved_tensors
-        mean_c, mean_v = _mean(c), _mean(v)
-        c_hat, v_hat, c_v = _mean(c * hat), _mean(v * hat), _mean(c * v)
-        of_v = torch.addcmul(torch.addcmul(-s * mean_c, c, s), hat, -s * c_hat)
-        of_hat = torch.addcmul(-s * v_hat * c, v, -s * c_hat)
-        of_s = hat.shape[-1] * (c_v - mean_c * mean_v - c_hat * v_hat)
-        return of_v, of_hat, of_s
+    def backward(ctx: Any, c: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return rows.slopes_of_slope(c, *ctx.saved_tensors)
 
     @staticmethod
-    def jvp(ctx: Any, dv: Tensor, dhat: Tensor, ds: Tensor) -> Tensor:
-        v, hat, s = ctx.saved_tensors
-        along = _slope(dv, hat, s) + _slope(v, hat, s) * ds / s
-        turned: Tensor = s * (dhat * _mean(v * hat) + hat * _mean(v * dhat))
-        total: Tensor = along - turned
+    def jvp(ctx: Any, dv: Tensor, dhat: Tensor, ds: Tensor, dt: Tensor) -> Tensor:
+        v, hat, s, t = ctx.saved_tensors
+        n = hat.shape[-1]
+        v_hat, turned = _mean(v * hat), _mean(v * dhat)
+        tilt = s * v_hat + t * s.square() / n
+        along: Tensor = _slope(dv, hat, s, dt) + (v - _mean(v)) * ds - dhat * tilt
+        total: Tensor = along - hat * (ds * v_hat + s * turned + 2 * t * s * ds / n)
         return total
 
+    @staticmethod
+    def vmap(info: Any, dims: tuple[int | None, ...], *given: Tensor) -> tuple[Tensor, int]:
+        return _slope(*_stacked(info, dims, given)), 0
 
-def _slope(v: Tensor, hat: Tensor, s: Tensor) -> Tensor:
-    slope: Tensor = _Slope.apply(v, hat, s)  # type: ignore[no-untyped-call]
+
+def _slope(v: Tensor, hat: Tensor, s: Tensor, t: Tensor) -> Tensor:
+    slope: Tensor = _Slope.apply(v, hat, s, t)  # type: ignore[no-untyped-call]
     return slope
+
+
+class _Scale(torch.autograd.Function):
+    """x, w, b → x·w + b, a w and a b for every row."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return torch.addcmul(b, x, w)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[:2])
+        ctx.save_for_forward(*inputs[:2])
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        slopes: tuple[Tensor, Tensor, Tensor] = _ScaleSlopes.apply(v, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return slopes
+
+    @staticmethod
+    def jvp(ctx: Any, dx: Tensor, dw: Tensor, db: Tensor) -> Tensor:
+        x, w = ctx.saved_tensors
+        along: Tensor = dx * w + x * dw + db
+        return along
+
+
+class _ScaleSlopes(torch.autograd.Function):
+    """v, x, w → v·w, Σ v·x and Σ v."""
+
+    @staticmethod
+    def forward(v: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return rows.scale_slopes(v, x, w)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, c: Tensor, c_w: Tensor, c_b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return rows.slopes_of_scale_slopes(c, c_w, c_b, *ctx.saved_tensors)
+
+    @staticmethod
+    def jvp(ctx: Any, dv: Tensor, dx: Tensor, dw: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        v, x, w = ctx.saved_tensors
+        return dv * w + v * dw, (dv * x + v * dx).sum(-1, keepdim=True), dv.sum(-1, keepdim=True)
+
+    @staticmethod
+    def vmap(info: Any, dims: tuple[int | None, ...], *given: Tensor) -> tuple[Any, tuple[int, int, int]]:
+        return _ScaleSlopes.apply(*_stacked(info, dims, given)), (0, 0, 0)  # type: ignore[no-untyped-call]
+
+
+def _stacked(info: Any, dims: tuple[int | None, ...], given: tuple[Tensor, ...]) -> Iterator[Tensor]:
+    """Under `vmap`: rows of every victim, its axis first."""
+    return (
+        t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+        for t, dim in zip(given, dims, strict=True)
+    )
 
 
 def _mean(x: Tensor) -> Tensor:
@@ -114,10 +172,8 @@ def _mean(x: Tensor) -> Tensor:
 
 def _normalise(x: Tensor, eps: float, first: int) -> Tensor:
     """x̂ over the axes from `first` on."""
-    # In float32 at least: half precision cancels where the mean is large.
-    wide = x.flatten(first).to(torch.promote_types(x.dtype, torch.float32))
-    hat: Tensor = _Standardise.apply(wide, eps)[0]  # type: ignore[no-untyped-call]
-    return hat.view(x.shape).to(x.dtype)
+    hat: Tensor = _Standardise.apply(x.flatten(first), eps)[0]  # type: ignore[no-untyped-call]
+    return hat.view(x.shape)
 
 
 class _WrittenLayerNorm(nn.LayerNorm):
@@ -156,8 +212,10 @@ class _WrittenGroupNorm(nn.GroupNorm):
 def _affine(module: _BatchNorm | _InstanceNorm | nn.GroupNorm, out: Tensor) -> Tensor:
     if not module.affine:
         return out
-    wide = (1, -1, *(1 for _ in range(out.ndim - 2)))
-    return torch.addcmul(module.bias.view(wide), out, module.weight.view(wide))
+    planes = out.reshape(*out.shape[:2], -1)
+    columns = (value.view(1, -1, 1).expand(len(out), -1, -1) for value in (module.weight, module.bias))
+    scaled: Tensor = _Scale.apply(planes, *columns)  # type: ignore[no-untyped-call]
+    return scaled.view(out.shape)
 
 
 _WRITTEN: tuple[tuple[type[nn.Module], type[nn.Module]], ...] = (

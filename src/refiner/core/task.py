@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -91,8 +92,22 @@ class Task:
         return out
 
     def loss(self, parameters: Parameters, x: Tensor, y: Tensor) -> Tensor:
-        """The loss of one victim's batch, a pure function of its three arguments."""
-        return self.loss_function(self.scores(parameters, x), y)
+        """The loss of one victim's batch, a pure function of its three arguments; in float32 at least."""
+        scores = self.scores(parameters, x)
+        return self.loss_function(scores.to(torch.promote_types(scores.dtype, torch.float32)), y)
+
+    @cached_property
+    def takes_half(self) -> bool:
+        """Whether the model runs with its inputs and parameters in bfloat16."""
+        if any(value.is_floating_point() for value in self.fixed().values()):
+            return False
+        parameters = {name: value.bfloat16() for name, value in self.parameters().items()}
+        device = next(iter(parameters.values())).device
+        try:
+            scores = self.scores(parameters, torch.zeros(2, *self.input_shape, device=device).bfloat16())
+        except RuntimeError:
+            return False
+        return scores.dtype == torch.bfloat16
 
     def modules(self) -> Iterator[nn.Module]:
         """The innermost modules of the model's structure, for hooks."""

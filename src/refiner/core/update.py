@@ -1,6 +1,7 @@
 """Update: what may leave a client. Only a defence makes one, and never from values that are not finite."""
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -9,6 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
 from refiner.errors import DataError, ProtectionError
 from refiner.files import write_whole
@@ -37,7 +39,8 @@ class Update:
         if _permit is not _PERMIT:
             raise ProtectionError("an Update is made by a defence: call its protect(task, x, y)")
         # One look at all of them: each look at a single one would wait for the GPU.
-        if not tensors or not bool(torch.stack([t.isfinite().all() for t in tensors.values()]).all()):
+        tallest = get_total_norm([t for t in tensors.values() if t.numel()], math.inf)
+        if not tensors or not bool(tallest.isfinite()):
             raise ProtectionError(f"{defense} made values that are not finite; nothing leaves")
         if samples < 1:
             raise DataError(f"samples = {samples}: expected an integer ≥ 1")

@@ -1,5 +1,6 @@
 """What every defence is: settings, and one way in that lets nothing out unless it is protected."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -24,6 +25,8 @@ class Batch:
     y: Tensor
     ids: Tensor | None
     noise: NoiseSource
+    spread: tuple[float, float]
+    """The least and the greatest value of x."""
 
 
 class Defense(ABC):
@@ -108,14 +111,16 @@ def _batch(task: Task, x: Tensor, y: Tensor, ids: Tensor | None, noise: NoiseSou
         raise DataError("x of torch.float16: gradients of gradients overflow it; use float32 or bfloat16")
     if x.dtype != parameter.dtype:
         raise DataError(f"x of {x.dtype}: expected the model's dtype, {parameter.dtype}")
-    if not bool(x.isfinite().all()):
+    spread = torch.stack(x.detach().aminmax()).tolist()
+    if not all(map(math.isfinite, spread)):
         raise DataError("x: holds NaN or infinity; nothing leaves")
-    low, high = y.aminmax()
-    if low < 0 or high >= task.classes:
+    least, most = torch.stack(y.aminmax()).tolist()
+    if least < 0 or most >= task.classes:
         raise DataError(
-            f"y holds label {int(low if low < 0 else high)}: expected labels in [0, {task.classes - 1}]"
+            f"y holds label {least if least < 0 else most}: expected labels in [0, {task.classes - 1}]"
         )
-    return Batch(x.detach().contiguous(), y.contiguous(), None if ids is None else ids.to(x.device), noise)
+    known = None if ids is None else ids.to(x.device)
+    return Batch(x.detach().contiguous(), y.contiguous(), known, noise, (spread[0], spread[1]))
 
 
 def _check_ids(ids: Tensor | None, shape: torch.Size) -> None:

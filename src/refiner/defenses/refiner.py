@@ -107,7 +107,7 @@ class Refiner(Settings, Defense):
 
     def _craft_all(self, task: Task, batch: Batch) -> tuple[Tensor, Tensor]:
         """Uploads `[V, N]` and robust data `[V, B, *input]`, a chunk of victims at a time."""
-        self.check_data(task, *map(float, batch.x.aminmax()))
+        self.check_data(task, *batch.spread)
         victims, size = batch.x.shape[:2]
         x, y, ids = batch.x, batch.y, batch.ids
         if self.granularity == "sample":
@@ -125,21 +125,25 @@ class Refiner(Settings, Defense):
             robust = robust.view(victims, size, *robust.shape[2:])
         return upload, robust
 
-    def _begin(self, x: Tensor, names: Tensor, ids: Tensor | None, key: Tensor) -> tuple[Tensor, int]:
+    def _begin(
+        self, x: Tensor, names: Tensor, remembered: list[int] | None, key: Tensor
+    ) -> tuple[Tensor, int]:
         """Where the search starts, and how long it may last."""
-        known, earlier = None, x
-        if ids is not None:
-            found, values = self._memory.recall(ids.flatten(), like=x.flatten(0, 1))
-            known, earlier = found.view(*ids.shape, *(1 for _ in x.shape[2:])), values.view_as(x)
-            if bool(found.all()):
-                return earlier, -(-self.iterations // 2)
+        found: list[bool] = []
+        if remembered is not None:
+            found, earlier = self._memory.recall(remembered, like=x.flatten(0, 1))
+            if all(found):
+                return earlier.view_as(x), -(-self.iterations // 2)
 
         def blend(x: Tensor, names: Tensor, key: Tensor) -> tuple[Tensor]:
             drawn = uniform(key, names, tuple(x.shape[2:]), x.dtype)
             return (start(self.start, x, drawn, self.alpha, *self.input_range),)
 
         (begin,) = self._captured("begin", blend, [x, names, key])
-        return (begin if known is None else torch.where(known, earlier, begin)), self.iterations
+        if any(found):
+            known = torch.tensor(found, device=x.device).view(*x.shape[:2], *(1 for _ in x.shape[2:]))
+            begin = torch.where(known, earlier.view_as(x), begin)
+        return begin, self.iterations
 
     def _craft_chunk(
         self, task: Task, noise: NoiseSource, x: Tensor, y: Tensor, ids: Tensor | None
@@ -150,7 +154,7 @@ class Refiner(Settings, Defense):
         # An id that comes back with another picture, cropped or mirrored, is another sample: its robust data
         # would carry the old picture into the new upload.
         known = names if ids is None else names ^ (ids * _IDS)
-        remembered = known if remembers else None
+        remembered = known.flatten().tolist() if remembers else None
         begin, iterations = self._begin(x, names, remembered, noise.key.to(x.device))
         sign = x.new_ones(len(x))
         if self.random_sign:
@@ -167,14 +171,14 @@ class Refiner(Settings, Defense):
         # A recording reads the fixed tensors of the model where they lie now.
         key = (id(task), iterations, tuple(t.data_ptr() for t in task.fixed().values()))
         inputs = [x, y, begin, sign, *task.parameters().values()]
-        upload, robust, hidden = self._captured(key, crafted, inputs)
-        if not bool(hidden.all()):
+        upload, robust, flags = self._captured(key, crafted, inputs)
+        hidden, sound = flags.tolist()
+        if not hidden:
             raise ProtectionError(
                 f"refiner: an upload would be all but the real gradient (floor = {self.floor}): "
                 "the model hardly feels the noise; nothing leaves"
             )
         # What is not finite is refused later; remembered, it would spoil every later round of its samples.
-        sound = bool(upload.isfinite().all() & robust.isfinite().all())
         if remembered is not None and sound:
-            self._memory.store(remembered.flatten(), robust.flatten(0, 1))
+            self._memory.store(remembered, robust.flatten(0, 1))
         return upload, robust

@@ -19,19 +19,28 @@ class Expansion:
     """The gradient near one point, g + J·(x − point), without ever holding J."""
 
     gradient: Gradient
+    recorded: Gradient
+    """The same, perhaps less exact: what is recorded and walked back."""
     point: Tensor
     probe: float
     """How far a finite difference moves a pixel."""
 
     @cached_property
     def value(self) -> Tensor:
-        """g at the point, with its graph: each `pull` is a walk back through the same one."""
+        """g at the point, `[V, N]`."""
+        if self.recorded is self.gradient:
+            return self._graph.detach()
+        with torch.no_grad():
+            return self.gradient(self.point)
+
+    @cached_property
+    def _graph(self) -> Tensor:
         with torch.enable_grad():
-            return self.gradient(self.point.requires_grad_())
+            return self.recorded(self.point.requires_grad_())
 
     def pull(self, weights: Tensor) -> Tensor:
-        """Jᵀ·weights for `weights [V, N]`."""
-        (slope,) = torch.autograd.grad(self.value, self.point, grad_outputs=weights, retain_graph=True)
+        """Jᵀ·weights for `weights [V, N]`: a walk back through the recorded gradient."""
+        (slope,) = torch.autograd.grad(self._graph, self.point, grad_outputs=weights, retain_graph=True)
         return slope
 
     def push(self, move: Tensor, tallest: Tensor) -> Tensor:
@@ -49,6 +58,7 @@ class Problem:
     """One batch of victims and the two metrics."""
 
     gradient: Gradient
+    recorded: Gradient
     utility: Utility
     privacy: Callable[[Tensor], Tensor]
     beta: float
@@ -61,35 +71,34 @@ class Problem:
     def expand(self, x: Tensor) -> tuple[Expansion, Tensor]:
         """The gradient near `x`, and its difference to the real one there, `[V, N]`."""
         if self.real is None:
-            here = Expansion(self.gradient, x.detach(), self.probe)
-            return here, here.value.detach() - self.utility.target
+            here = Expansion(self.gradient, self.recorded, x.detach(), self.probe)
+            return here, here.value - self.utility.target
         move = x - self.real
         return self._about_real, self._about_real.push(move, move.abs().flatten(1).amax(1).clamp_min(TINY))
 
     @cached_property
     def _about_real(self) -> Expansion:
         assert self.real is not None
-        return Expansion(self.gradient, self.real.detach(), self.probe)
+        return Expansion(self.gradient, self.recorded, self.real.detach(), self.probe)
 
-    def slope(self, near: Expansion, x: Tensor, difference: Tensor) -> Tensor:
-        """∂(UM − β·PM)/∂x; the two share nothing, so on a GPU they are computed side by side."""
-        weights = self.utility.slope(difference)
-        if self.floor:
-            weights = weights * (self.beyond_floor(difference) > 0)[:, None]
-        if not self.beta:
-            return near.pull(weights)
-        privacy_slope = beside(lambda: self._privacy_slope(x))
-        return near.pull(weights) - self.beta * privacy_slope()
+    def descent(self, near: Expansion, difference: Tensor, beyond: Tensor) -> Tensor:
+        """∂UM/∂x; zero for victims that have come down to the floor."""
+        slope = near.pull(self.utility.slope(difference))
+        return slope * wide(beyond > 0, slope) if self.floor else slope
+
+    def climb(self, x: Tensor) -> Callable[[], Tensor]:
+        """β·∂PM/∂x; on a GPU it is computed beside what follows, until it is asked for."""
+        return beside(lambda: self.beta * self._privacy_slope(x))
 
     def beyond_floor(self, difference: Tensor) -> Tensor:
         """By how much the squared distance exceeds the floor's, `[V]`."""
-        return difference.square().sum(1) - self._floor_squared
-
-    @cached_property
-    def _floor_squared(self) -> Tensor:
-        return self.floor**2 * self.utility.target.square().sum(1)
+        reached: Tensor = difference.norm(dim=1)
+        least: Tensor = self.floor * self.utility.target.norm(dim=1)
+        return reached.square() - least.square()
 
     def _privacy_slope(self, x: Tensor) -> Tensor:
+        if not self.beta:
+            return torch.zeros_like(x)
         with torch.enable_grad():
             point = x.detach().requires_grad_()
             (slope,) = torch.autograd.grad(self.privacy(point).sum(), point)

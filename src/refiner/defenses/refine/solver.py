@@ -40,8 +40,9 @@ def _first_order(problem: Problem, x: Tensor, iterations: int, solver: str, step
     optimizer: Optimizer = {"descent": GD, "adam": Adam, "signed": SignedAdam}[solver](lr=step)
     state = optimizer.init(x)
     for i in range(iterations):
+        climb = problem.climb(x)
         near, difference = problem.expand(x)
-        slope = problem.slope(near, x, difference)
+        slope = problem.descent(near, difference, problem.beyond_floor(difference)) - climb()
         # Steps of a fixed length only settle if they shrink; plain descent is the paper's and keeps its step.
         scale = 1.0 if solver == "descent" else 1 - i / iterations
         x, state = optimizer.step(x, slope, state, lr_scale=scale)
@@ -49,7 +50,7 @@ def _first_order(problem: Problem, x: Tensor, iterations: int, solver: str, step
 
 
 def _conjugate(problem: Problem, x: Tensor, steps: int, reach: float, renew: bool) -> Tensor:
-    """Conjugate gradients on the expanded gradient.
+    """Conjugate gradients on the expanded gradient, and on the privacy metric by its slope at the same point.
 
     With J·direction known, by one more plain gradient, the utility is a parabola in the step, and its minimum
     has a closed form.
@@ -59,8 +60,10 @@ def _conjugate(problem: Problem, x: Tensor, steps: int, reach: float, renew: boo
     near: Expansion | None = None
     for _ in range(steps):
         if near is None:
+            climb = problem.climb(x)
             near, difference = problem.expand(x)
-        slope = problem.slope(near, x, difference)
+            beyond = problem.beyond_floor(difference)
+        slope = problem.descent(near, difference, beyond) - climb()
         # Polak and Ribière's share of the old direction, never a negative one, none where it would rise.
         before, length = length, _dot(slope, slope)
         share = ((length - _dot(slope, previous)) / before.clamp_min(TINY)).clamp_min(0)
@@ -71,24 +74,24 @@ def _conjugate(problem: Problem, x: Tensor, steps: int, reach: float, renew: boo
         tallest = direction.abs().flatten(1).amax(1).clamp_min(TINY)
         along = near.push(direction, tallest)
         t = (fall / problem.utility.curvature(along).clamp_min(TINY)).clamp_min(0)
+        # ‖difference + t·along‖², of which `beyond` is the part above the floor, is a parabola in t as well.
+        square, lean = along.norm(dim=1).square(), _dot(along, difference)
         if problem.floor:
-            t = t.minimum(_to_floor(problem, difference, along))
+            t = t.minimum(_to_floor(beyond, square, lean))
         t = t.minimum(reach / tallest)
-        x, difference = x + wide(t, x) * direction, difference + t[:, None] * along
+        x, difference = x + wide(t, x) * direction, torch.addcmul(difference, t[:, None], along)
+        beyond = beyond + t * (2 * lean + t * square)
         previous = slope
         # Dropped before the next one is made: each holds a recorded gradient.
         near = None if renew else near
     return x
 
 
-def _to_floor(problem: Problem, difference: Tensor, along: Tensor) -> Tensor:
-    """The first t at which ‖difference + t·along‖ meets the floor; infinite where it never does."""
-    a = _dot(along, along).clamp_min(TINY)
-    b = _dot(along, difference)
-    c = problem.beyond_floor(difference)
-    inside = b.square() - a * c
-    meets = (c > 0) & (b < 0) & (inside > 0)
-    root = (-b - inside.clamp_min(0).sqrt()) / a
+def _to_floor(beyond: Tensor, square: Tensor, lean: Tensor) -> Tensor:
+    """The first t with beyond + 2·lean·t + square·t² = 0; infinite where there is none ahead."""
+    inside = lean.square() - square * beyond
+    meets = (beyond > 0) & (lean < 0) & (inside > 0)
+    root = (-lean - inside.clamp_min(0).sqrt()) / square.clamp_min(TINY)
     return torch.where(meets, root, torch.inf)
 
 

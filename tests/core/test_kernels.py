@@ -1,0 +1,56 @@
+"""Our own GPU kernels against their plain twins."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from refiner.core import rows
+from refiner.core.kernels import usable
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="kernels need a GPU")
+
+# How many of a function's arguments are rows, and how many have one number a row, in which order.
+FUNCTIONS = {
+    "standardise": (lambda x: rows.standardise(x, 1e-5), "r"),
+    "slope": (rows.slope, "rrcc"),
+    "slopes_of_slope": (rows.slopes_of_slope, "rrrcc"),
+    "scale_slopes": (rows.scale_slopes, "rrc"),
+    "slopes_of_scale_slopes": (rows.slopes_of_scale_slopes, "rccrrc"),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("n", [1, 3, 16, 384, 2048, 8192])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows(name: str, n: int, dtype: torch.dtype) -> None:
+    function, kinds = FUNCTIONS[name]
+    of_columns = dtype if "scale" in name else torch.float32
+    given = [
+        (torch.randn(4, 5, n) + 1).to("cuda", dtype)
+        if kind == "r"
+        else torch.rand(4, 5, 1).to("cuda", of_columns)
+        for kind in kinds
+    ]
+    assert usable(*given)
+    found, expected = function(*given), function(*(t.double() for t in given))
+    limit = {torch.float32: 1e-4, torch.bfloat16: 2e-2}[dtype]
+    for ours, theirs in zip(*(t if isinstance(t, tuple) else (t,) for t in (found, expected)), strict=True):
+        scale = float(theirs.abs().max()) + 1e-6
+        torch.testing.assert_close(ours.double() / scale, theirs / scale, rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("kernel", [(5, 5), (3, 2), (1, 1)])
+@pytest.mark.parametrize("stride", [(1, 1), (2, 2), (3, 1)])
+@pytest.mark.parametrize("padding", [(0, 0), (2, 1)])
+@pytest.mark.parametrize("dilation", [(1, 1), (2, 1)])
+def test_fold(
+    kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int], dilation: tuple[int, int]
+) -> None:
+    from refiner.core.kernels.fold import fold
+
+    picture = (17, 14)
+    like = torch.zeros(6, 3, *picture, device="cuda")
+    columns = torch.randn_like(F.unfold(like, kernel, dilation, padding, stride))
+    ours: Tensor = fold(columns, picture, kernel, dilation, padding, stride)
+    torch.testing.assert_close(ours, F.fold(columns, picture, kernel, dilation, padding, stride))
