@@ -2,34 +2,49 @@
 
     python benchmarks/attack_strength.py --data FOLDER --out FOLDER [--attacks …] [--victims 1000] [--batch 1]
 
-Victims are CIFAR-10 training images 40,000 …; the blind guess stands beside every score.
+Victims are CIFAR-10 training images 40,000 …, or from `--first` on: weights are chosen on others than those
+reported. The blind guess stands beside every score; the first 16 victims and what was made of them are drawn.
 """
 
 import argparse
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from refiner.attacks import IDLG, GradInversion, InvertingGradients, Observation, infer_labels
+from refiner.attacks import (
+    DLG,
+    GGL,
+    IDLG,
+    Attack,
+    GradInversion,
+    InvertingGradients,
+    Observation,
+    ThreatModel,
+    infer_labels,
+)
 from refiner.core import Task
 from refiner.data import load_dataset
+from refiner.data.sheet import write_sheet
 from refiner.defenses import NoDefense
-from refiner.metrics import assign, psnr
+from refiner.metrics import assign, lpips, psnr, ssim
 from refiner.models import NAMES, build
 
-ATTACKS = {
+WEIGHTS = (1e-2, 1e-3, 1e-4, 1e-5)
+ATTACKS: dict[str, Attack] = {
+    "dlg": DLG(),
     "idlg": IDLG(),
     "inverting": InvertingGradients(),
-    "inverting, TV 1e-4": InvertingGradients(total_variation=1e-4),
-    "inverting, TV 1e-2": InvertingGradients(total_variation=1e-2),
     "inverting, paper": InvertingGradients.paper(),
+    **{f"inverting, TV {w:g}": InvertingGradients(total_variation=w) for w in WEIGHTS},
     "gradinversion": GradInversion(),
-    "gradinversion, TV 1e-3": GradInversion(total_variation=1e-3),
-    "gradinversion, TV 1e-5": GradInversion(total_variation=1e-5),
-    "gradinversion, lr 0.03": GradInversion(lr=0.03),
     "gradinversion, paper": GradInversion.paper(),
+    **{f"gradinversion, TV {w:g}": GradInversion(total_variation=w) for w in WEIGHTS},
+    "ggl": GGL(),
+    "ggl, paper": GGL.paper(),
 }
+GRANTED = ThreatModel(generator=True)
 
 
 def main() -> None:
@@ -42,6 +57,8 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["lenet"], choices=NAMES)
     parser.add_argument("--victims", type=int, default=1000)
     parser.add_argument("--batch", type=int, nargs="+", default=[1])
+    parser.add_argument("--first", type=int, default=40_000, help="the first victim's place in the data")
+    parser.add_argument("--generator", help="ggl's, instead of the bundled one")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -51,7 +68,7 @@ def main() -> None:
     for model in options.models:
         for batch in options.batch:
             count = options.victims // batch
-            rows = slice(40_000, 40_000 + count * batch)
+            rows = slice(options.first, options.first + count * batch)
             x = images[rows].to(device).float().div(255).view(count, batch, *images.shape[1:])
             y = labels[rows].to(device).view(count, batch)
             torch.manual_seed(options.seed)
@@ -60,18 +77,25 @@ def main() -> None:
             right = float((infer_labels(seen) == y.sort(1).values).all(1).float().mean())
             colour = psnr(x.mean((-2, -1), keepdim=True).expand_as(x).flatten(0, 1), x.flatten(0, 1)).mean()
             for name in options.attacks:
-                found = ATTACKS[name].reconstruct(seen, seed=options.seed)
+                attack = ATTACKS[name]
+                if isinstance(attack, GGL) and options.generator:
+                    attack = replace(attack, generator=options.generator)
+                found = attack.reconstruct(seen, threat=GRANTED, seed=options.seed)
                 pictures = assign(found.x, x) if batch > 1 else found.x
+                flat, truth = pictures.flatten(0, 1), x.flatten(0, 1)
                 error = (pictures - x).square().flatten(2).mean(2).flatten()
                 row = {
                     "model": model,
                     "batch": batch,
                     "victims": count,
+                    "first": options.first,
                     "attack": name,
                     "median MSE": float(error.median()),
                     "mean MSE": float(error.mean()),
                     "share of failures": float((error > 0.01).float().mean()),
-                    "PSNR": float(psnr(pictures.flatten(0, 1), x.flatten(0, 1)).mean()),
+                    "PSNR": float(psnr(flat, truth).mean()),
+                    "SSIM": float(ssim(flat, truth).mean()),
+                    "LPIPS": float(lpips(flat, truth).mean()),
                     "own mean colour": float(colour),
                     "labels right": right,
                     "diverged": int(found.diverged.sum()),
@@ -81,6 +105,9 @@ def main() -> None:
                 print(json.dumps(row), flush=True)
                 with (options.out / "strength.jsonl").open("a") as log:
                     print(json.dumps(row), file=log)
+                shown = torch.cat([truth[:16], flat[:16]]).mul(255).round().byte().cpu()
+                file = f"{model}-{batch}-{name}.png".replace(",", "").replace(" ", "-")
+                write_sheet(options.out / file, shown, columns=16)
 
 
 if __name__ == "__main__":

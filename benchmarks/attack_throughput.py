@@ -1,6 +1,6 @@
 """Victim-iterations a second of InvertingGrad, beside a loop over victims, in the same run.
 
-    python benchmarks/attack_throughput.py [--models lenet] [--victims 1 10 100 1000] [--out FILE]
+    python benchmarks/attack_throughput.py [--models lenet] [--victims 1 10 100 1000] [--full 1000]
 
 The loop: one victim at a time, plain autograd, `torch.optim.Adam` on the slope's sign, as peers write it.
 """
@@ -70,8 +70,9 @@ def main() -> None:
     parser.add_argument("--victims", type=int, nargs="+", default=[1, 10, 100, 1000])
     parser.add_argument("--iterations", type=int, default=100)
     parser.add_argument(
-        "--full", action="store_true", help="also 4,000 iterations, with PSNR beside the loop's"
+        "--full", type=int, metavar="VICTIMS", help="also 4,000 iterations, with PSNR beside the loop's"
     )
+    parser.add_argument("--compared", type=int, default=3, help="victims that the loop takes to the end")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -86,7 +87,7 @@ def main() -> None:
     for name in options.models:
         torch.manual_seed(0)
         task = Task(build(name).to(device), example=sample.images[:1].to(device))
-        index = torch.arange(max(options.victims)) % len(sample.images)
+        index = torch.arange(max(*options.victims, options.full or 1)) % len(sample.images)
         x, y = sample.images[index, None].to(device), sample.labels[index, None].to(device)
         one = Observation.of(task, NoDefense().protect(task, x[0], y[0]))
         loop(task, one, y[0], 5)
@@ -111,10 +112,9 @@ def main() -> None:
                 peak_gib=peak and round(peak, 2),
             )
         if options.full:
-            count = max(options.victims)
+            count, few = options.full, options.compared
             seen = Observation.of(task, NoDefense().protect(task, x[:count], y[:count]))
             found = InvertingGradients().reconstruct(seen)
-            few = 3
             parts = [
                 loop(task, Observation.of(task, NoDefense().protect(task, x[i], y[i])), y[i], 4000)
                 for i in range(few)

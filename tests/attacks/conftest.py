@@ -4,7 +4,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from refiner.attacks import GGL, IDLG, Attack, GradInversion, InvertingGradients, Observation, ThreatModel
+from refiner.attacks import (
+    DLG,
+    GGL,
+    IDLG,
+    Attack,
+    GradInversion,
+    InvertingGradients,
+    Observation,
+    ThreatModel,
+)
 from refiner.core import Task
 from refiner.data import load_sample
 from refiner.defenses import NoDefense
@@ -31,6 +40,7 @@ class Painter(torch.nn.Module):
 
 PAINTER = Painter()
 QUICK: dict[str, Attack] = {
+    "dlg": DLG(iterations=4),
     "idlg": IDLG(iterations=4, restarts=2),
     "inverting": InvertingGradients(iterations=160),
     "gradinversion": GradInversion(iterations=200, total_variation=1e-5),

@@ -1,5 +1,6 @@
 """Every attack: undefended recovery, refusal by the threat model, determinism, chunks, resume, divergence."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,19 +9,32 @@ import torch
 from tests.attacks.conftest import ALL, QUICK
 from torch import Tensor
 
-from refiner.attacks import ATTACKS, Attack, Observation, ThreatModel, checkpoint, make_attack, matching
+from refiner.attacks import (
+    ATTACKS,
+    GGL,
+    Attack,
+    Observation,
+    ThreatModel,
+    checkpoint,
+    make_attack,
+    matching,
+    parametrisation,
+)
 from refiner.attacks.search import Search
 from refiner.core import Task
+from refiner.data import load_sample
 from refiner.defenses import NoDefense
 from refiner.errors import DataError, SettingError, ThreatModelError
+from refiner.generator import Generator
 from refiner.models import LeNet
 
 EACH = pytest.mark.parametrize("name", ATTACKS)
 
 
 def short(name: str, iterations: int = 4) -> Attack:
-    # iDLG counts twenty steps as one, and in more of them L-BFGS magnifies rounding.
-    return replace(QUICK[name], iterations=1 if name == "idlg" else iterations)  # type: ignore[type-var]
+    # DLG and iDLG count twenty steps as one, and in more of them L-BFGS magnifies rounding.
+    few = 1 if name in ("dlg", "idlg") else iterations
+    return replace(QUICK[name], iterations=few)  # type: ignore[type-var]
 
 
 def test_each_attack_has_a_quick_run() -> None:
@@ -88,7 +102,7 @@ def test_goes_on_after_a_kill(
     assert torch.equal(rest.x, whole.x) and torch.equal(rest.objective, whole.objective)
     assert sorted(calls) == calls
     before = state.read_bytes()
-    with pytest.raises(DataError, match="other settings, seed or uploads"):
+    with pytest.raises(DataError, match="differs in seed; nothing was overwritten"):
         attack.reconstruct(seen, threat=ALL, chunk=2, seed=5, resume=state)
     assert state.read_bytes() == before
 
@@ -169,6 +183,38 @@ def test_a_generator_of_another_size(task: object, seen: Observation) -> None:
     attack = replace(QUICK["ggl"], generator=Wrong())  # type: ignore[type-var]
     with pytest.raises(DataError, match=r"makes pictures \[3, 8, 8\], the task takes \[3, 16, 16\]"):
         attack.reconstruct(seen, threat=ThreatModel(generator=True))
+
+
+def test_a_state_says_in_what_it_differs(seen: Observation, tmp_path: Path) -> None:
+    attack, state = short("inverting"), tmp_path / "state.safetensors"
+    attack.reconstruct(seen, chunk=2, resume=state)
+    upload = replace(seen, gradient=2 * seen.gradient)
+    for told, call in {
+        "settings": lambda: short("inverting", 5).reconstruct(seen, chunk=2, resume=state),
+        "chunk, deterministic": lambda: attack.reconstruct(seen, deterministic=True, resume=state),
+        "uploads": lambda: attack.reconstruct(upload, chunk=2, resume=state),
+    }.items():
+        with pytest.raises(DataError, match=f"differs in {told}; nothing was overwritten"):
+            call()
+
+
+def test_a_state_of_another_generator_is_refused(tmp_path: Path) -> None:
+    """The same file, other weights: only a checksum of them can tell."""
+    file, state = tmp_path / "g.safetensors", tmp_path / "state.safetensors"
+    sample = load_sample()
+    task = Task(LeNet(), example=sample.images[:1])
+    seen = Observation.of(task, NoDefense().protect(task, sample.images[:1], sample.labels[:1]))
+    attack, threat = GGL(iterations=1, generator=str(file)), ThreatModel(generator=True)
+    for told in ("", "differs in generator; nothing was overwritten"):
+        Generator(latent=4, width=4).save(file)
+        parametrisation._loaded.cache_clear()
+        with pytest.raises(DataError, match=told) if told else nullcontext():
+            attack.reconstruct(seen, threat=threat, resume=state)
+
+
+def test_a_wrong_flag(seen: Observation) -> None:
+    with pytest.raises(SettingError, match="deterministic = 1: expected True or False"):
+        short("inverting").reconstruct(seen, deterministic=1)  # type: ignore[arg-type]
 
 
 def test_an_interrupt_between_two_states_loses_nothing(

@@ -4,11 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
 from refiner.audit import AuditResult, store
 from refiner.cli import app
 from refiner.data import load_sample, write_sheet
+from refiner.models import LeNet
 
 QUICK = ("--victims", "2", "--iterations", "4")
 
@@ -80,24 +83,72 @@ def test_own_pictures(tmp_path: Path) -> None:
         (("--defense", "refinr"), "defense = 'refinr': unknown; did you mean 'refiner'?"),
         (("--model", "lenet5"), "model = 'lenet5': unknown; did you mean 'lenet'?"),
         (("--grant", "label"), "grant = 'label': unknown; did you mean 'labels'?"),
-        (("--attack", "ggl"), "ggl needs generator"),
-        (("--victims", "0"), "victims = 0: expected an integer ≥ 1"),
+        (("--attack", "ggl"), "; use --grant generator if the attacker has it"),
+        (("--victims", "0"), "refiner: --victims = 0: expected an integer ≥ 1"),
         (("--batch", "-1"), "batch = -1: expected an integer ≥ 1"),
-        (("--victims", "201"), "victims × batch = 201 × 1: expected at most 200"),
+        (("--victims", "201"), "--victims × --batch = 201 × 1: expected at most 200"),
         (("--iterations", "0"), "iterations = 0: expected an integer ≥ 1"),
         (("--chunk", "0"), "chunk = 0: expected an integer ≥ 1"),
         (("--seed", "-1"), "seed = -1: expected an integer in"),
         (("--device", "tpu"), "device = 'tpu': expected cpu or cuda"),
         (("--data", "absent"), "absent: no such file or folder"),
-        (("--data", "cifar10"), "data = 'cifar10': expected its files' folder too"),
+        (("--data", "cifar10"), "--data = 'cifar10': expected its files' folder too; set --root"),
         (("--data", "cifar10", "--root", "absent"), "absent/train_lables.json: no such file"),
-        (("--root", "absent"), "root = 'absent': goes with a data set"),
+        (("--size", "8"), "refiner: --size = 8: goes with own pictures only"),
+        (("--weights", "absent"), "refiner: --weights = 'absent': no such file"),
+        (("--attack", "inverting:iterations=0"), "refiner: iterations = 0: expected an integer ≥ 1"),
+        (("--root", "absent"), "refiner: --root = 'absent': goes with a data set"),
     ],
 )
 def test_a_mistake_is_one_line(words: tuple[str, ...], told: str, tmp_path: Path) -> None:
     error = call("--defense", "none", "--victims", "2", *words, out=tmp_path, code=2).stderr
     assert error.startswith("refiner: ") and told in error
     assert error.count("\n") == 1
+
+
+def test_a_folder_of_classes_with_a_broken_picture(tmp_path: Path) -> None:
+    folder, out = tmp_path / "zoo", tmp_path / "out"
+    for i, name in enumerate(("cat", "cat", "dog", "dog")):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        write_sheet(folder / name / f"{i}.png", (load_sample().images[i : i + 1] * 255).byte(), columns=1)
+    (folder / "cat" / "broken.png").write_bytes(b"no picture")
+    words = ("--data", str(folder), "--victims", "2", "--defense", "none", "--iterations", "2")
+    told = call(*words, out=out).stderr.splitlines()
+    assert told[0].startswith(f"refiner: warning: {folder}: 1 of 5 images left out, the first is ")
+    assert told[0].endswith("broken.png: not an image that can be read (cannot identify image file)")
+    assert told[1].startswith("1 of 1: none against inverting")
+    found = AuditResult.load(next(out.glob("*.json")))
+    assert [(f.name, f.label) for f in found.findings] == [("cat/0.png", 0), ("dog/2.png", 1)]
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "<h4>cat/0.png</h4>" in page and "zoo, labels by sub-folder" in page
+    mixed = folder / "dog" / "wide.png"
+    write_sheet(mixed, (load_sample().images[:2] * 255).byte(), columns=2)
+    assert "64×32 pixels, expected 32×32 as in 0.png; set --size to" in call(*words, out=out, code=2).stderr
+
+
+def test_weights_of_the_model(tmp_path: Path) -> None:
+    file, out = tmp_path / "w.safetensors", tmp_path / "out"
+    torch.manual_seed(7)
+    save_file(LeNet().state_dict(), file)
+    words = ("--defense", "none", "--victims", "1", "--iterations", "1")
+    for seed in (0, 7):
+        call(*words, "--seed", str(seed), "--weights", str(file), out=out)
+    call(*words, out=out)
+    models = [AuditResult.load(path).settings["model"]["sha256"] for path in out.glob("*.json")]  # type: ignore[index]
+    assert len(models) == 3 and len(set(models)) == 2
+    error = call(*words, "--model", "resnet10", "--weights", str(file), out=out, code=2).stderr
+    assert error.startswith(f"refiner: --weights = '{file}': lacks ") and error.count("\n") == 1
+
+
+def test_the_same_bits_every_time(tmp_path: Path) -> None:
+    words = ("--defense", "none", "--victims", "1", "--iterations", "2", "--deterministic")
+    found = []
+    for folder in ("one", "two"):
+        call(*words, out=tmp_path / folder)
+        found.append(AuditResult.load(next((tmp_path / folder).glob("*.json"))))
+    assert found[0].settings["deterministic"] is True
+    assert found[0].objective == found[1].objective
+    np.testing.assert_array_equal(found[0].reconstruction, found[1].reconstruction)
 
 
 def test_folders_that_can_not_be_used(tmp_path: Path) -> None:

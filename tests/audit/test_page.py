@@ -10,7 +10,7 @@ import pytest
 from refiner.audit import AuditResult, report_page, write_report
 from refiner.audit.naming import pair_names, shared_settings
 from refiner.audit.page import COLUMNS, page_verdict, table_rows
-from refiner.metrics import GroupVerdict
+from refiner.metrics import GroupVerdict, Verdict, judge, judge_group
 from refiner.report import render_page
 
 if TYPE_CHECKING:
@@ -49,6 +49,59 @@ def test_the_verdict_is_that_on_the_defence_in_question(audited: Audited) -> Non
     assert page_verdict([open_]) == "exposed"
     assert page_verdict([open_, safe, replace(safe, defense="other")]) is None
     assert "exposes none of 3 pictures, at" in report_page([safe]).summary
+
+
+def judged(result: AuditResult, *verdicts: Verdict) -> AuditResult:
+    """The same audit with as many findings as verdicts."""
+    findings = tuple(
+        replace(result.findings[0], name=f"victim {i}", verdict=v) for i, v in enumerate(verdicts)
+    )
+    count, pixels = len(findings), result.original[:1].repeat(len(findings), axis=0)
+    return replace(
+        result,
+        victims=count,
+        findings=findings,
+        verdict=judge_group(verdicts),
+        objective=(0.0,) * count,
+        diverged=(False,) * count,
+        original=pixels,
+        reconstruction=pixels,
+        robust=None,
+    )
+
+
+HIDDEN, NAMED, SEEN = (
+    judge(psnr, 0.1, rank=rank, candidates=200) for psnr, rank in ((9.0, 100), (9.0, 1), (20.0, 100))
+)
+
+
+def test_what_chance_explains_is_not_told_as_exposure(audited: Audited) -> None:
+    """One of ninety named by identification alone is what luck gives; the sentence and the verdict agree."""
+    lucky = judged(audited("refiner"), NAMED, *[HIDDEN] * 89)
+    assert lucky.verdict.level == "protected" and lucky.verdict.by_chance == 1
+    page = report_page([lucky])
+    assert "With refiner, inverting exposes none of 90 pictures beyond chance" in page.summary
+    assert "identification alone names 1, no more than chance explains" in page.summary
+    assert "identification alone, at" not in page.summary
+    assert "chance explains 1 of the exposed.</p>" in render_page(page)
+
+
+def test_chance_beside_what_is_seen(audited: Audited) -> None:
+    mixed = judged(audited("refiner"), NAMED, SEEN, SEEN, *[HIDDEN] * 87)
+    assert mixed.verdict.by_chance == 1
+    told = report_page([mixed]).summary
+    assert "exposes 2 of 90 pictures by PSNR alone, at" in told
+    assert "identification alone names 1 more, no more than chance explains" in told
+    assert "chance explains 1 of the exposed; the others by PSNR alone.</p>" in render_page(
+        report_page([mixed])
+    )
+
+
+def test_more_than_chance_gives_is_told_as_exposure(audited: Audited) -> None:
+    many = judged(audited("refiner"), *[NAMED] * 9, *[HIDDEN] * 81)
+    assert many.verdict.by_chance == 0
+    told = report_page([many]).summary
+    assert "exposes 9 of 90 pictures by identification alone, at" in told and "chance" not in told
 
 
 def test_audits_of_one_name_are_told_apart(audited: Audited) -> None:

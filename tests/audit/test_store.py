@@ -8,11 +8,14 @@ import pytest
 from tests.audit.conftest import QUICK
 from torch.nn import CrossEntropyLoss
 
-from refiner.attacks import ThreatModel
+from refiner.attacks import GGL, ThreatModel
 from refiner.audit import AuditResult, Plan, audit_all
 from refiner.core import Task
 from refiner.data import Sample
+from refiner.defenses import Refiner
 from refiner.errors import DataError
+from refiner.evaluation import EvaluationNetwork
+from refiner.generator import Generator
 
 
 @pytest.fixture
@@ -80,3 +83,27 @@ def test_a_result_of_other_settings_is_not_passed_off(plans: list[Plan], tmp_pat
     result.save(tmp_path / f"{plans[1].stem}.json")
     with pytest.raises(DataError, match="of other settings"):
         audit_all(plans, tmp_path)
+
+
+def test_a_result_of_another_network_is_refused_by_its_name(plans: list[Plan], tmp_path: Path) -> None:
+    """Another generator or evaluation network, other names: each makes another audit."""
+    first, own = plans[0], replace(plans[1], defense=Refiner(network=EvaluationNetwork()))
+    (result,) = audit_all(plans[:1], tmp_path)
+    threat, files = ThreatModel(generator=True), [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
+    for file in files:
+        Generator(latent=4, width=4).save(file)
+    generators = [GGL(iterations=1, generator=Generator.load(file)) for file in files]
+    searched = [replace(first, attack=attack, threat=threat) for attack in generators]
+    assert searched[0].attack.settings() == searched[1].attack.settings()
+    for plan, other, told in (
+        (own, plans[1], "networks, evaluation, for the defence"),
+        (searched[0], searched[1], "networks, generator, for the attack"),
+        (first, replace(first, names=["a", "b"]), "data, names sha256"),
+        (first, replace(first, deterministic=True), "deterministic"),
+        (first, replace(first, seed=5), "seed"),
+    ):
+        assert plan.stem != other.stem
+        file = replace(result, settings=other.settings).save(tmp_path / f"{plan.stem}.json")
+        with pytest.raises(DataError, match=rf"of other settings \({told}\); rename it"):
+            audit_all([plan], tmp_path)
+        file.unlink()

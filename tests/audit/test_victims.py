@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from refiner.audit import load_victims
-from refiner.data import load_sample
+from refiner.data import load_sample, write_sheet
 from refiner.errors import DataError
 
 
@@ -30,9 +31,48 @@ def test_a_data_set_without_a_training_split(data_dir: Callable[[str], Path]) ->
     assert not any(torch.equal(a, b) for a in found.x[:, 0] for b in found.public)
 
 
-def test_labels_that_do_not_fit(tmp_path: Path) -> None:
-    import numpy as np
+def written(folder: Path, places: dict[str, int]) -> Path:
+    """Pictures of the sample at places of a folder."""
+    for place, number in places.items():
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        write_sheet(folder / place, (load_sample().images[number : number + 1] * 255).byte(), columns=1)
+    return folder
 
+
+def test_a_folder_of_classes(tmp_path: Path) -> None:
+    places = {"cat/0.png": 0, "cat/1.png": 1, "cat/2.png": 2, "dog/a.png": 3, "emu/b.png": 4, "emu/c.png": 5}
+    found = load_victims(str(written(tmp_path / "zoo", places)), victims=2, batch=2)
+    # The classes take turns, so that few victims are not all of the first one.
+    assert found.names == ["cat/0.png", "dog/a.png", "emu/b.png", "cat/1.png"]
+    assert found.y.tolist() == [[0, 1], [2, 0]] and found.classes == 3
+    assert found.source == "zoo, labels by sub-folder"
+    for name, picture in zip(found.names, found.x.flatten(0, 1), strict=True):
+        assert torch.equal(picture, load_sample().images[places[name]])
+    assert found.public is not None and len(found.public) == 2
+
+
+def test_a_flat_folder_has_drawn_labels(tmp_path: Path) -> None:
+    places = {f"{number}.png": number for number in range(8)}
+    one, again, other = (
+        load_victims(str(written(tmp_path / "flat", places)), victims=8, seed=seed) for seed in (0, 0, 1)
+    )
+    assert one.names == list(places) and one.classes == 10
+    assert one.source == "flat, with drawn labels"
+    assert torch.equal(one.y, again.y) and not torch.equal(one.y, other.y)
+    assert torch.equal(one.x[:, 0], load_sample().images[:8])
+
+
+def test_one_file_is_called_by_its_name(tmp_path: Path) -> None:
+    assert load_victims(str(written(tmp_path, {"me.png": 0}) / "me.png"), victims=1).names == ["me.png"]
+
+
+def test_pictures_without_files_are_numbered(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=np.zeros((2, 8, 8), np.uint8), labels=np.array([0, 3]))
+    found = load_victims(str(tmp_path / "a.npz"), victims=2)
+    assert found.names == ["picture 1", "picture 2"] and found.classes == 4 and found.source == "a.npz"
+
+
+def test_labels_that_do_not_fit(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", images=np.zeros((2, 8, 8), np.uint8), labels=np.array([0.5, 1.0]))
     with pytest.raises(DataError, match="labels are float64"):
         load_victims(str(tmp_path / "a.npz"), victims=1)

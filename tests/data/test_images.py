@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from refiner.data import load_image, load_sample, read_images
+from refiner.data import load_image, load_sample, read_folder, read_images
 from refiner.errors import DataError, RefinerError, SettingError
 
 
@@ -29,12 +29,34 @@ def test_a_folder_is_searched_through_and_sorted(tmp_path: Path, pixels: np.ndar
         Image.fromarray(image).save(tmp_path / place, lossless=True)
     (tmp_path / "notes.txt").write_text("not an image")
     (tmp_path / ".hidden.png").write_text("not an image")
-    got = read_images(tmp_path)
+    (tmp_path / ".thumbnails").mkdir()
+    Image.fromarray(pixels[0]).save(tmp_path / ".thumbnails" / "a.png")
+    got, files = read_folder(tmp_path)
+    assert [file.as_posix() for file in files] == sorted(places, key=Path)
+    assert torch.equal(got, read_images(tmp_path))
     order = sorted(range(6), key=lambda index: tmp_path / places[index])
     assert got.dtype == torch.float32
     assert torch.equal(
         (got * 255).round().to(torch.uint8).permute(0, 2, 3, 1), torch.from_numpy(pixels[order])
     )
+
+
+@pytest.mark.parametrize("size", [None, 16])
+def test_what_can_not_be_read_is_left_out(
+    tmp_path: Path, pixels: np.ndarray[Any, Any], size: int | None
+) -> None:
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(tmp_path / f"{number}.png")
+    (tmp_path / "0.png").write_text("not an image")
+    (tmp_path / "3.png").write_bytes((tmp_path / "3.png").read_bytes()[:80])
+    with pytest.warns(
+        UserWarning, match=r"2 of 6 images left out, the first is .*0\.png: not an image"
+    ) as told:
+        got, files = read_folder(tmp_path, size)
+    assert len(told) == 1 and "\n" not in str(told[0].message)
+    assert [file.name for file in files] == ["1.png", "2.png", "4.png", "5.png"]
+    kept = [read_images(tmp_path / file, size)[0] for file in files]
+    assert torch.equal(got, torch.stack(kept))
 
 
 def test_one_file_is_one_image(tmp_path: Path, pixels: np.ndarray[Any, Any]) -> None:
@@ -110,6 +132,8 @@ def _bad_sources(folder: Path) -> dict[str, tuple[Path, str]]:
 
     (folder / "empty").mkdir()
     (folder / "mixed").mkdir()
+    (folder / "broken").mkdir()
+    (folder / "broken" / "a.png").write_text("not an image")
     Image.new("RGB", (4, 4)).save(folder / "mixed" / "a.png")
     Image.new("RGB", (5, 4)).save(folder / "mixed" / "b.png")
     (folder / "text.png").write_text("not an image")
@@ -123,7 +147,8 @@ def _bad_sources(folder: Path) -> dict[str, tuple[Path, str]]:
     return {
         "absent": (folder / "absent", "no such file or folder"),
         "empty folder": (folder / "empty", "no images"),
-        "mixed sizes": (folder / "mixed", "5×4 pixels, expected 4×4 as in a.png"),
+        "mixed sizes": (folder / "mixed", "5×4 pixels, expected 4×4 as in a.png; set size"),
+        "no readable image": (folder / "broken", "none of 1 images can be read; the first is"),
         "text as png": (folder / "text.png", "not an image that can be read"),
         "cut png": (folder / "cut.png", "not an image that can be read"),
         "16 bits": (folder / "deep.png", "expected 8 bits a channel"),

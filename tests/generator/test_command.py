@@ -62,13 +62,13 @@ def test_resume_keeps_its_file_and_goes_on(folder: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--limit", "40001"), "limit = 40001: expected an integer in [1, 40000]"),
-        (("--dataset", "mnist"), "dataset = 'mnist': expected one of"),
+        (("--limit", "40001"), "--limit = 40001: expected an integer in [1, 40000]"),
+        (("--dataset", "mnist"), "--dataset = 'mnist': expected one of"),
         (("--data", "absent"), "absent/train_lables.json: no such file"),
-        (("--epochs", "0"), "epochs = 0: expected an integer ≥ 1"),
-        (("--minutes", "0"), "minutes = 0.0: expected a number in (0, ∞)"),
-        (("--out", "g.pt"), "out = 'g.pt': expected a file name ending in .safetensors"),
-        (("--device", "tpu"), "device = 'tpu': expected cpu or cuda"),
+        (("--epochs", "0"), "--epochs = 0: expected an integer ≥ 1"),
+        (("--minutes", "0"), "--minutes = 0.0: expected a number in (0, ∞)"),
+        (("--out", "g.pt"), "--out = 'g.pt': expected a file name ending in .safetensors"),
+        (("--device", "tpu"), "--device = 'tpu': expected cpu or cuda"),
     ],
 )
 def test_a_mistake_is_one_line(words: tuple[str, ...], told: str, folder: Path, tmp_path: Path) -> None:

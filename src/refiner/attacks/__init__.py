@@ -1,6 +1,7 @@
 """Attacks that rebuild a client's batch from what it uploads."""
 
 from refiner.attacks.base import Attack, Observation, Reconstruction, ThreatModel
+from refiner.attacks.dlg import DLG
 from refiner.attacks.ggl import GGL
 from refiner.attacks.gradinversion import GradInversion
 from refiner.attacks.idlg import IDLG
@@ -8,10 +9,11 @@ from refiner.attacks.inverting import InvertingGradients
 from refiner.attacks.labels import infer_labels
 from refiner.registry import make
 
-ATTACKS: dict[str, type[Attack]] = {a.name: a for a in (IDLG, InvertingGradients, GradInversion, GGL)}
+ATTACKS: dict[str, type[Attack]] = {a.name: a for a in (DLG, IDLG, InvertingGradients, GradInversion, GGL)}
 
 __all__ = [
     "ATTACKS",
+    "DLG",
     "GGL",
     "IDLG",
     "Attack",
@@ -32,6 +34,6 @@ def make_attack(text: str, **settings: object) -> Attack:
     10
     >>> make_attack("invert")
     Traceback (most recent call last):
-    refiner.errors.DataError: attack = 'invert': unknown; did you mean 'inverting'? Known: idlg, ...
+    refiner.errors.DataError: attack = 'invert': unknown; did you mean 'inverting'? Known: dlg, ...
     """
     return make(ATTACKS, "attack", text, **settings)

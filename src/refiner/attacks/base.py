@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from refiner import checks
+from refiner.core.determinism import repeatable
 from refiner.core.task import Task
 from refiner.core.update import Update
 from refiner.errors import DataError, ThreatModelError
@@ -131,9 +132,12 @@ class Run:
     chunk: int | None = None
     resume: Path | None = None
     on_progress: Progress = lambda done, total: None
+    deterministic: bool = False
+    """Whether a GPU, too, gives the same bits every time, at some cost in speed."""
 
     def __post_init__(self) -> None:
         checks.integer("seed", self.seed, 0)
+        checks.flag("deterministic", self.deterministic)
         if self.chunk is not None:
             checks.integer("chunk", self.chunk, 1)
 
@@ -154,12 +158,15 @@ class Attack(ABC):
         chunk: int | None = None,
         resume: Path | None = None,
         on_progress: Progress = lambda done, total: None,
+        deterministic: bool = False,
     ) -> Reconstruction:
         """Rebuild every victim's batch from one upload of it, or from several.
 
         `chunk` victims are attacked at a time; None takes what fits the memory. With `resume` the state is
-        kept in that file, and a call with the same arguments goes on where the last one stopped.
+        kept in that file, and a call with the same arguments goes on where the last one stopped. With
+        `deterministic` a GPU, too, gives the same bits every time, at some cost in speed.
         """
+        run = Run(seed, chunk, resume, on_progress, deterministic)
         observations = [seen] if isinstance(seen, Observation) else list(seen)
         _together(observations)
         granted = threat or ThreatModel()
@@ -168,7 +175,8 @@ class Attack(ABC):
             raise ThreatModelError("the observation holds labels, which this threat model does not grant")
         if granted.labels and observations[0].labels is None:
             raise DataError("the threat model grants labels, but the observation holds none")
-        return self._rebuild(observations, granted, Run(seed, chunk, resume, on_progress))
+        with repeatable(deterministic, observations[0].gradient.device):
+            return self._rebuild(observations, granted, run)
 
     def settings(self) -> dict[str, object]:
         """The settings by name."""
@@ -181,6 +189,10 @@ class Attack(ABC):
     def needed(self, task: Task) -> frozenset[Grant]:
         """What this attack must be granted for a task."""
         return self.needs
+
+    def networks(self, task: Task) -> Mapping[str, nn.Module]:
+        """The networks that this attack brings along, by name: its result hangs on their weights."""
+        return {}
 
     @abstractmethod
     def _rebuild(self, observations: list[Observation], granted: ThreatModel, run: Run) -> Reconstruction: ...

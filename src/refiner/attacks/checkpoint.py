@@ -3,6 +3,7 @@
 import hashlib
 import json
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -14,14 +15,14 @@ from refiner.attacks.search import Search
 from refiner.errors import DataError
 from refiner.files import write_whole
 
-_FORMAT = "refiner-attack-1"
+_FORMAT = "refiner-attack-2"
 _RESULTS = ("z", "best", "diverged")
 # Seconds between two states on disk.
 _SAVE = 20.0
 
 
-def fingerprint(*parts: object, tensors: list[Tensor]) -> str:
-    """What an attack is: its settings, as text, and all that it sees.
+def fingerprint(*parts: object, tensors: Iterable[Tensor] = ()) -> str:
+    """A checksum of settings, as text, and of tensors.
 
     >>> fingerprint("a", tensors=[torch.zeros(2)]) == fingerprint("b", tensors=[torch.zeros(2)])
     False
@@ -35,13 +36,15 @@ def fingerprint(*parts: object, tensors: list[Tensor]) -> str:
 class Checkpoint:
     """Finished victims, and the search for those under attack; with a path it outlives a kill.
 
-    >>> held = Checkpoint(None, "", "cpu", size=8)
+    >>> held = Checkpoint(None, {}, "cpu", size=8)
     >>> held.begin, held.iteration, held.search
     (0, 0, None)
     """
 
-    def __init__(self, path: Path | None, identity: str, device: str, size: int) -> None:
-        self.path, self.identity = path, identity
+    def __init__(self, path: Path | None, identity: Mapping[str, str], device: str, size: int) -> None:
+        self.path = path
+        self.identity = identity
+        """What the attack is: the checksum of each of its parts, by name."""
         self.size = size
         """Victims at a time; a run that goes on keeps to the size with which it began."""
         self.begin = 0
@@ -82,7 +85,8 @@ class Checkpoint:
             tensors |= {f"search {n}": t for n, t in zip(Search._fields, held, strict=False)}
             tensors |= {f"memory {i}": t for i, t in enumerate(memory)}
         about = {"begin": self.begin, "iteration": self.iteration, "size": self.size}
-        header = {"format": _FORMAT, "attack": self.identity, "position": json.dumps(about)}
+        told = {"attack": self.identity, "position": about}
+        header = {"format": _FORMAT, **{name: json.dumps(value) for name, value in told.items()}}
         # Clones: the format refuses tensors that share memory, as a first guess and the best one do.
         whole = {name: t.cpu().contiguous().clone() for name, t in tensors.items()}
         write_whole(self.path, save(whole, header))
@@ -97,8 +101,13 @@ class Checkpoint:
                     raise DataError(f"resume = {str(path)!r}: not the state of an attack; {kept}")
                 position = json.loads(about["position"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            if about["attack"] != self.identity:
-                raise DataError(f"resume = {str(path)!r}: of other settings, seed or uploads; {kept}")
+            identity = json.loads(about["attack"])
+            names = dict.fromkeys([*self.identity, *identity])
+            other = [name for name in names if identity.get(name) != self.identity.get(name)]
+            if other:
+                raise DataError(
+                    f"resume = {str(path)!r}: of an attack that differs in {', '.join(other)}; {kept}"
+                )
             self.begin, self.iteration = int(position["begin"]), int(position["iteration"])
             self.size = int(position["size"])
             if self.begin:

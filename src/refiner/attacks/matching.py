@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from refiner.core.lbfgs import LBFGS
 from refiner.core.noise import NoiseSource
 from refiner.core.optim import Adam
 from refiner.core.precision import tensor_float32
+from refiner.core.task import Task
 
 # Iterations between two looks at the clock.
 _BLOCK = 20
@@ -59,10 +61,7 @@ class Matching:
         history = 2 * self.optimizer.history if isinstance(self.optimizer, LBFGS) else 4
         size = run.chunk or fitting(first, self.restarts * len(observations), history)
         y = labels.to(first.gradient.device)
-        settings = {f.name: getattr(self, f.name) for f in fields(self)}
-        seen = [t for o in observations for t in (o.gradient, *o.parameters.values())] if run.resume else []
-        identity = fingerprint(settings, run.seed, run.chunk, tensors=[*seen, y])
-        held = Checkpoint(run.resume, identity, str(y.device), size)
+        held = Checkpoint(run.resume, self._identity(observations, y, run), str(y.device), size)
         with tensor_float32(False), torch.no_grad():
             try:
                 while held.begin < len(y):
@@ -74,13 +73,33 @@ class Matching:
                 raise
             z, best, diverged = held.results()
             parts = zip(*(torch.split(t, 256) for t in (z, y)), strict=True)
-            x = torch.cat([self.parametrisation.shown(*part) for part in parts])
-        return Reconstruction(x, labels, best, diverged, time.perf_counter() - began)
+            x = torch.cat([self.parametrisation.shown(first.task, *part) for part in parts])
+            found = self.parametrisation.labels(first.task, z, y)
+            named = found.argmax(-1) if found.is_floating_point() else found
+        return Reconstruction(x, named, best, diverged, time.perf_counter() - began)
 
-    def _walk(self) -> Walk:
+    def _identity(self, observations: Sequence[Observation], y: Tensor, run: Run) -> dict[str, str]:
+        """All that a state on disk hangs on, part by part."""
+        if run.resume is None:
+            return {}
+        settings = {f.name: getattr(self, f.name) for f in fields(self)}
+        uploads = [t for o in observations for t in (o.gradient, *o.parameters.values())]
+        networks = self.parametrisation.networks(observations[0].task)
+        return {
+            "settings": fingerprint(settings),
+            **{name: fingerprint(tensors=net.state_dict().values()) for name, net in networks.items()},
+            "seed": fingerprint(run.seed),
+            "chunk": fingerprint(run.chunk),
+            "deterministic": fingerprint(run.deterministic),
+            "uploads": fingerprint(tensors=uploads),
+            "labels": fingerprint(tensors=[y]),
+        }
+
+    def _walk(self, task: Task) -> Walk:
         if isinstance(self.optimizer, LBFGS):
             return QuasiNewton(self.optimizer)
-        return FirstOrder(self.optimizer, self.decays, self.iterations, self.parametrisation.boxed)
+        box = partial(self.parametrisation.boxed, task)
+        return FirstOrder(self.optimizer, self.decays, self.iterations, box)
 
     def _attack(
         self,
@@ -93,7 +112,7 @@ class Matching:
         """A chunk of victims from start to end, or on from where an earlier run stopped."""
         task, victims = observations[0].task, len(y)
         objective = _Objective(self, observations, rows, y)
-        walk, search = self._walk(), held.search
+        walk, search = self._walk(task), held.search
         if search is None:
             # A victim's draws hang on its number alone, so that chunks change nothing.
             count, batch = objective.labels.shape
@@ -140,10 +159,12 @@ class _Objective:
     def _compute(self, z: Tensor) -> tuple[Tensor, ...]:
         with torch.enable_grad():
             point = z.detach().requires_grad_()
-            x = self.engine.parametrisation.pictures(point, self.labels)
+            guessed = self.engine.parametrisation
+            x = guessed.pictures(self.task, point, self.labels)
+            y = guessed.labels(self.task, point, self.labels)
             total = z.new_zeros(len(z))
             for target, parameters in zip(self.targets, self.states, strict=True):
-                found = gradients(self.task, x, self.labels, parameters=parameters)
+                found = gradients(self.task, x, y, parameters=parameters)
                 total = total + self.measure(flatten(found), target)
             guess = Guess(x, point, self.task, parameters, self.engine.restarts)
             for prior in self.engine.priors:

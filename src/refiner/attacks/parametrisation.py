@@ -1,12 +1,13 @@
 """What a search varies: the pixels themselves, or the input of a generator."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from refiner import checks
 from refiner.core.noise import NoiseSource
@@ -24,21 +25,27 @@ class Painter(Protocol):
 
 
 class Parametrisation(Protocol):
-    """How a search's variables `[V, B, …]` become pictures `[V, B, *input]`."""
+    """How a search's variables `[V, B, …]` become pictures `[V, B, *input]` and their labels."""
 
     def check(self, task: Task) -> None:
         """Refuse a task whose pictures it can't make."""
 
+    def networks(self, task: Task) -> Mapping[str, nn.Module]:
+        """The networks that it makes them with, by name."""
+
     def start(self, task: Task, source: NoiseSource, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Variables before the first step, one draw for each of `ids [V, B]`."""
 
-    def pictures(self, z: Tensor, y: Tensor) -> Tensor:
-        """The pictures of variables and labels."""
+    def pictures(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
+        """The pictures of variables and known labels."""
 
-    def boxed(self, z: Tensor) -> Tensor:
+    def labels(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
+        """The known labels `[V, B]`, or probabilities `[V, B, classes]` where they are searched too."""
+
+    def boxed(self, task: Task, z: Tensor) -> Tensor:
         """The nearest variables that a search may visit."""
 
-    def shown(self, z: Tensor, y: Tensor) -> Tensor:
+    def shown(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
         """The pictures as a result, always within the range of pictures."""
 
 
@@ -46,7 +53,7 @@ class Parametrisation(Protocol):
 class Pixels:
     """Pixels in a box, from uniform noise.
 
-    >>> Pixels().boxed(torch.tensor([-1.0, 0.5, 2.0])).tolist()
+    >>> Pixels().boxed(None, torch.tensor([-1.0, 0.5, 2.0])).tolist()
     [0.0, 0.5, 1.0]
     """
 
@@ -74,19 +81,27 @@ class Pixels:
     def check(self, task: Task) -> None:
         """Pixels make pictures of every shape."""
 
+    def networks(self, task: Task) -> Mapping[str, nn.Module]:
+        """None."""
+        return {}
+
     def start(self, task: Task, source: NoiseSource, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Uniform noise over the box."""
         return self.low + (self.high - self.low) * source.uniform(ids, task.input_shape, dtype)
 
-    def pictures(self, z: Tensor, y: Tensor) -> Tensor:
+    def pictures(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
         """The variables are the pictures."""
         return z
 
-    def boxed(self, z: Tensor) -> Tensor:
+    def labels(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
+        """The known ones."""
+        return y
+
+    def boxed(self, task: Task, z: Tensor) -> Tensor:
         """Cut at both ends, if bounded."""
         return z.clamp(self.low, self.high) if self.bounded else z
 
-    def shown(self, z: Tensor, y: Tensor) -> Tensor:
+    def shown(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
         """Cut at both ends."""
         return z.clamp(self.low, self.high)
 
@@ -98,13 +113,18 @@ class Latent:
     generator: Painter | str | None = None
     """A generator, or the file of one; None for the one that comes with refiner."""
 
+    def networks(self, task: Task) -> Mapping[str, nn.Module]:
+        """The generator, if it is a module."""
+        painter = self._painter(next(iter(task.parameters().values())))
+        return {"generator": painter} if isinstance(painter, nn.Module) else {}
+
     def check(self, task: Task) -> None:
         """Refuse a generator of another picture size."""
         like = next(iter(task.parameters().values()))
         label = torch.zeros(1, 1, dtype=torch.long, device=like.device)
         painter = self._painter(label)
         with torch.no_grad():
-            shown = self.pictures(like.new_zeros(1, 1, painter.latent), label)
+            shown = self.pictures(task, like.new_zeros(1, 1, painter.latent), label)
         if tuple(shown.shape[2:]) != task.input_shape:
             raise DataError(
                 f"generator: makes pictures {list(shown.shape[2:])}, the task takes {list(task.input_shape)}"
@@ -112,27 +132,39 @@ class Latent:
 
     def start(self, task: Task, source: NoiseSource, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Standard normal noise."""
-        uniform = source.uniform(ids, (self._painter(ids).latent,), torch.float64)
-        normal: Tensor = torch.special.ndtri(uniform.clamp(1e-7, 1 - 1e-7))
-        return normal.to(dtype)
+        return normal(source.uniform(ids, (self._painter(ids).latent,), torch.float64)).to(dtype)
 
-    def pictures(self, z: Tensor, y: Tensor) -> Tensor:
+    def pictures(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
         """What the generator makes of them."""
         shown = self._painter(z)(z.flatten(0, 1), y.flatten())
         return shown.view(*z.shape[:2], *shown.shape[1:])
 
-    def boxed(self, z: Tensor) -> Tensor:
+    def labels(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
+        """The known ones."""
+        return y
+
+    def boxed(self, task: Task, z: Tensor) -> Tensor:
         """Every latent is allowed."""
         return z
 
-    def shown(self, z: Tensor, y: Tensor) -> Tensor:
+    def shown(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
         """What the generator makes of them, cut to 0..1."""
-        return self.pictures(z, y).clamp(0, 1)
+        return self.pictures(task, z, y).clamp(0, 1)
 
     def _painter(self, like: Tensor) -> Painter:
         if isinstance(self.generator, str):
             return _loaded(self.generator, like.device)
         return Generator.bundled(like.device) if self.generator is None else self.generator
+
+
+def normal(uniform: Tensor) -> Tensor:
+    """Standard normal draws from uniform ones in 0..1.
+
+    >>> normal(torch.tensor([0.5, 0.8413447])).round(decimals=3).tolist()
+    [0.0, 1.0]
+    """
+    drawn: Tensor = torch.special.ndtri(uniform.clamp(1e-7, 1 - 1e-7))
+    return drawn
 
 
 @cache

@@ -1,7 +1,10 @@
 """An attack that is nothing but a choice of the engine's parts."""
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from torch import nn
 
 from refiner.attacks.base import Attack, Observation, Reconstruction, Run, ThreatModel
 from refiner.attacks.labels import infer_labels
@@ -24,6 +27,10 @@ class MatchingAttack(Attack):
     def check(self, task: Task) -> None:
         """Refuse a task whose pictures the attack can't make."""
         self.engine().parametrisation.check(task)
+
+    def networks(self, task: Task) -> Mapping[str, nn.Module]:
+        """Those by which the pictures are made."""
+        return self.engine().parametrisation.networks(task)
 
     def _rebuild(self, observations: list[Observation], granted: ThreatModel, run: Run) -> Reconstruction:
         given = observations[0].labels

@@ -184,7 +184,8 @@ def _gallery(pairs: Sequence[tuple[tuple[str, str], AuditResult]]) -> Gallery:
         cards = [_card(result, i) for i in range(min(_SHOWN, len(result.findings)))]
         more = len(result.findings) - len(cards)
         told = f"The first {len(cards)} of {len(result.findings)} pictures. " if more else ""
-        how = f", {why(result)}" if result.verdict.exposed else ""
+        who, how = "; the others" if result.verdict.by_chance else ",", why(result)
+        how = f"{who} {how}" if how else ""
         groups.append(Group(defense, attack, cards, f"{told}{result.verdict.reason}{how}."))
     told = "Robust data is what Refiner takes the gradient of; values outside 0..1 are clipped for the eye."
     return Gallery("Picture by picture", groups, told if any(r.robust is not None for _, r in pairs) else "")

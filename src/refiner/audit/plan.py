@@ -3,12 +3,12 @@
 import hashlib
 import json
 import platform
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from refiner import checks
 from refiner._version import __version__
@@ -16,10 +16,13 @@ from refiner.attacks import Attack, ThreatModel, make_attack
 from refiner.audit.codec import plain
 from refiner.audit.public import choose_public
 from refiner.audit.scoring import Scorer
+from refiner.core.determinism import repeatable
 from refiner.core.task import Task
-from refiner.defenses import Defense, make_defense
+from refiner.defenses import Defense, Refiner, make_defense
 from refiner.errors import DataError
+from refiner.evaluation import EvaluationNetwork
 from refiner.metrics import Thresholds
+from refiner.metrics.perceptual import PerceptualNetwork
 
 # An attacker must not draw the client's noise: the defence's seed lies beyond the attack's.
 APART = 2**32
@@ -50,6 +53,8 @@ class Plan:
     threat: ThreatModel
     scorer: Scorer
     seed: int
+    deterministic: bool = False
+    """Whether a GPU, too, gives the same bits every time."""
     settings: Mapping[str, object] = field(init=False)
     """All that the result hangs on, as plain records; pictures and weights by their checksum."""
 
@@ -71,6 +76,7 @@ class Plan:
         names: Sequence[str] | None = None,
         thresholds: Thresholds | None = None,
         seed: int = 0,
+        deterministic: bool = False,
     ) -> "Plan":
         """The plan of `refiner.audit` with the same arguments."""
         x, y = _shaped(task, x, y)
@@ -83,10 +89,12 @@ class Plan:
         attacker.check(task)
         checks.integer("seed", seed, 0, APART - 1)
         original = x.flatten(0, 1).to(torch.float64 if x.dtype == torch.float64 else torch.float32)
-        scorer = Scorer.over(original, choose_public(original, public), metrics, thresholds or Thresholds())
+        others = choose_public(original, public)
+        with repeatable(checks.flag("deterministic", deterministic), x.device):
+            scorer = Scorer.over(original, others, metrics, thresholds or Thresholds())
         label = defense.partition(":")[0] if isinstance(defense, str) else defender.name
         titles = _names(names, *y.shape)
-        return cls(task, x, y, titles, label, defender, attacker, granted, scorer, seed)
+        return cls(task, x, y, titles, label, defender, attacker, granted, scorer, seed, deterministic)
 
     @property
     def stem(self) -> str:
@@ -104,6 +112,24 @@ def identity(settings: Mapping[str, object]) -> str:
     ours = versions.get("refiner") if isinstance(versions, Mapping) else None
     told = json.dumps({**settings, "versions": ours}, sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()
+
+
+def difference(one: Mapping[str, object], other: Mapping[str, object]) -> str:
+    """The first setting in which two audits differ, the versions of other libraries aside.
+
+    >>> difference({"seed": 0, "model": {"name": "LeNet"}}, {"seed": 0, "model": {"name": "ViT"}})
+    'model, name'
+    """
+    for name in dict.fromkeys([*one, *other]):
+        left, right = one.get(name), other.get(name)
+        if isinstance(left, Mapping) and isinstance(right, Mapping):
+            within = ["refiner"] if name == "versions" else [*left, *right]
+            left, right = ({key: side.get(key) for key in within} for side in (left, right))
+            if left != right:
+                return f"{name}, {difference(left, right)}"
+        elif left != right:
+            return name
+    return ""
 
 
 def _shaped(task: Task, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -154,7 +180,13 @@ def _settings(plan: Plan) -> dict[str, object]:
             "sha256": _digest(task.model.state_dict().values()),
             "loss of three fixed scores": _loss(task),
         },
-        "data": {"victims": len(plan.y), "batch": plan.y.shape[1], "sha256": _digest([plan.x, plan.y])},
+        "data": {
+            "victims": len(plan.y),
+            "batch": plan.y.shape[1],
+            "sha256": _digest([plan.x, plan.y]),
+            "names sha256": hashlib.sha256(json.dumps(list(plan.names)).encode()).hexdigest(),
+        },
+        "networks": {name: _digest(network.state_dict().values()) for name, network in _networks(plan)},
         "metrics": {
             "names": list(scorer.metrics),
             "public": scorer.public.source,
@@ -167,6 +199,7 @@ def _settings(plan: Plan) -> dict[str, object]:
             **asdict(scorer.thresholds),
         },
         "device": str(plan.x.device),
+        "deterministic": plan.deterministic,
         "dtype": str(plan.x.dtype).removeprefix("torch."),
         "versions": {
             "refiner": __version__,
@@ -175,6 +208,19 @@ def _settings(plan: Plan) -> dict[str, object]:
             "python": platform.python_version(),
         },
     }
+
+
+def _networks(plan: Plan) -> Iterator[tuple[str, nn.Module]]:
+    """The fixed networks that the result hangs on, by their part in it."""
+    device = plan.x.device
+    if isinstance(plan.defense, Refiner):
+        yield "evaluation, for the defence", plan.defense.network or EvaluationNetwork.bundled(device)
+    for name, network in plan.attack.networks(plan.task).items():
+        yield f"{name}, for the attack", network
+    if "noise" in plan.scorer.metrics:
+        yield "evaluation, for the metrics", EvaluationNetwork.bundled(device)
+    if "lpips" in plan.scorer.metrics:
+        yield "perception, for the metrics", PerceptualNetwork.bundled(device)
 
 
 def _loss(task: Task) -> float:

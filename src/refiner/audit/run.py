@@ -14,6 +14,7 @@ from refiner.attacks import Attack, Observation, ThreatModel
 from refiner.audit.plan import APART, Plan
 from refiner.audit.result import AuditResult, Seconds
 from refiner.audit.scoring import recovered
+from refiner.core.determinism import repeatable
 from refiner.core.task import Task
 from refiner.defenses import Defense, Refiner
 from refiner.metrics import Thresholds, assign, judge_group
@@ -42,6 +43,7 @@ def audit(
     chunk: int | None = None,
     resume: Path | None = None,
     on_progress: Progress = lambda stage, done, total: None,
+    deterministic: bool = False,
 ) -> AuditResult:
     """Attack what `defense` uploads for victims `x`, and say how much of them the attack rebuilt.
 
@@ -50,6 +52,7 @@ def audit(
     and the attacker looks for the original among them; without them the bundled sample serves, where it fits.
     `metrics` is some of "lpips", "noise", "identification"; None takes all that fit the pictures. `chunk`
     and `resume` are the attack's. An audit is a study: its draws all come from `seed`, a client's never do.
+    With `deterministic` a GPU, too, gives the same bits every time, at some cost in speed.
 
     >>> from refiner.attacks import InvertingGradients
     >>> from refiner.data import load_sample
@@ -73,6 +76,7 @@ def audit(
         names=names,
         thresholds=thresholds,
         seed=seed,
+        deterministic=deterministic,
     )
     return carry_out(plan, chunk=chunk, resume=resume, on_progress=on_progress)
 
@@ -85,6 +89,11 @@ def carry_out(
     on_progress: Progress = lambda stage, done, total: None,
 ) -> AuditResult:
     """What `audit` does once its arguments are checked."""
+    with repeatable(plan.deterministic, plan.x.device):
+        return _carry_out(plan, chunk, resume, on_progress)
+
+
+def _carry_out(plan: Plan, chunk: int | None, resume: Path | None, on_progress: Progress) -> AuditResult:
     victims, batch = plan.y.shape
     began = time.perf_counter()
     robust, seen = _defend(plan, chunk, on_progress)
@@ -97,6 +106,7 @@ def carry_out(
         chunk=chunk,
         resume=resume,
         on_progress=lambda done, total: on_progress("attack", done, total),
+        deterministic=plan.deterministic,
     )
     attacked = time.perf_counter()
     on_progress("metrics", 0, 1)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from refiner.audit.plan import Plan, identity
+from refiner.audit.plan import Plan, difference, identity
 from refiner.audit.result import AuditResult
 from refiner.audit.run import Progress, carry_out
 from refiner.errors import DataError
@@ -65,5 +65,6 @@ def _kept(plan: Plan, folder: Path) -> AuditResult | None:
     except DataError as error:
         raise DataError(f"{error}; remove it to run this pair again") from error
     if identity(result.settings) != identity(plan.settings):
-        raise DataError(f"{path}: of other settings; rename it to run this pair again")
+        told = difference(plan.settings, result.settings)
+        raise DataError(f"{path}: of other settings ({told}); rename it to run this pair again")
     return result

@@ -34,8 +34,12 @@ def voteless(result: AuditResult) -> bool:
 
 
 def why(result: AuditResult) -> str:
-    """Which votes exposed the exposed: "by PSNR and identification", or nothing if none is."""
+    """Which votes exposed those that chance does not explain: "by PSNR and identification", or nothing."""
     exposed = [finding.verdict for finding in result.findings if finding.verdict.level == "exposed"]
+    if result.verdict.by_chance:
+        exposed = [
+            verdict for verdict in exposed if "exposed" in (verdict.votes["psnr"], verdict.votes["ssim"])
+        ]
     named = [
         name
         for vote, name in _VOTES.items()
@@ -74,13 +78,16 @@ def _worst(results: Sequence[AuditResult]) -> AuditResult:
 
 
 def _sentence(result: AuditResult) -> str:
-    count, exposed = len(result.findings), result.verdict.exposed
+    count, lucky = len(result.findings), result.verdict.by_chance
+    exposed = result.verdict.exposed - lucky
     whom = "Without a defence" if result.defense == "none" else f"With {result.defense}"
-    how = f" {why(result)}" if exposed else ""
+    how = f" {why(result)}" if exposed else " beyond chance" if lucky else ""
     many = "none" if not exposed else f"all {count}" if exposed == count else f"{exposed}"
     of = "" if exposed == count else f" of {count}"
     noun = "picture" if count == 1 else "pictures"
+    more = " more" if exposed else ""
+    named = f"; identification alone names {lucky}{more}, no more than chance explains" if lucky else ""
     return (
         f"{whom}, {result.attack} exposes {many}{of} {noun}{how}, "
-        f"at {result.means['psnr'].value:.1f} dB and an SSIM of {result.means['ssim'].value:.2f}."
+        f"at {result.means['psnr'].value:.1f} dB and an SSIM of {result.means['ssim'].value:.2f}{named}."
     )

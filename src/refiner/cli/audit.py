@@ -14,14 +14,17 @@ from rich.progress import BarColumn, ProgressColumn, TaskProgressColumn, TextCol
 from rich.progress import Task as Line
 from rich.table import Table
 from rich.text import Text
+from torch import nn
 
 from refiner.attacks import ATTACKS, Attack, ThreatModel, make_attack
-from refiner.audit import AuditResult, Plan, audit_all, load_victims, write_report
+from refiner.audit import AuditResult, Plan, Victims, audit_all, load_victims, write_report
 from refiner.audit.naming import pair_names
+from refiner.audit.weights import load_weights
 from refiner.audit.words import summary
 from refiner.checks import integer, nearest
 from refiner.cli.common import Device, Size, console, one_line_errors, progress_bar, to_device
 from refiner.core import Task
+from refiner.core.determinism import repeatable
 from refiner.data import DATASETS
 from refiner.defenses import DEFENSES, make_defense
 from refiner.models import NAMES, build
@@ -31,15 +34,20 @@ _GRANTS = tuple(field.name for field in fields(ThreatModel))
 
 
 def audit(
+    command: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder for report.html and the results.")] = Path("out/audit"),
     data: Annotated[
         str | None,
         typer.Option(
-            help=f"Picture, folder or .npz, or one of {', '.join(DATASETS)}; the bundled sample if left out."
+            help=f"Picture, folder or .npz, or one of {', '.join(DATASETS)}; the bundled sample if left out. "
+            "Two or more sub-folders of a folder are classes."
         ),
     ] = None,
     root: Annotated[Path | None, typer.Option(help="Folder with the files of a named data set.")] = None,
     model: Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}.")] = "lenet",
+    weights: Annotated[
+        Path | None, typer.Option(help="Weights of the model, a .safetensors file; untrained if left out.")
+    ] = None,
     defense: Annotated[
         list[str] | None,
         typer.Option(
@@ -67,44 +75,57 @@ def audit(
     seed: Annotated[int, typer.Option(help="Of the model, the defences and the attacks.")] = 0,
     chunk: Annotated[int | None, typer.Option(help="Victims attacked at a time.")] = None,
     device: Device = "cpu",
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="The same bits every time on a GPU too; slower.")
+    ] = False,
 ) -> None:
     """Attack what defences let out, print what came back and what a blind guess has, and write a report.
 
     What is finished is kept in OUT; a run that was stopped goes on where it was.
     """
-    with one_line_errors():
+    with one_line_errors(command):
         where = to_device(device)
-        threat = _threat(grant or ())
-        attacks = [_attack(name, iterations) for name in dict.fromkeys(attack or ("inverting",))]
-        defenses = list(dict.fromkeys(defense or ("none", "refiner")))
-        for name in defenses:
-            make_defense(name)
-        torch.manual_seed(integer("seed", seed, 0, 2**32 - 1))
-        found = load_victims(data, root=root, victims=victims, batch=batch, size=size, seed=seed)
-        x, y = found.x.to(where), found.y.to(where)
-        if model not in NAMES:
-            raise nearest(model, NAMES, "model")
-        network = build(model, classes=found.classes, input_shape=tuple(x.shape[2:])).to(where)
-        task = Task(network, example=x[0])
-        plans = [
-            Plan.of(
-                task,
-                x,
-                y,
-                defense=name,
-                attack=each,
-                threat=threat,
-                public=None if found.public is None else found.public.to(where),
-                names=found.names,
-                seed=seed,
-            )
-            for name in defenses
-            for each in attacks
-        ]
-        results = _run(plans, out, chunk)
+        # From here on: what a GPU does first settles what it can do later.
+        with repeatable(deterministic, where):
+            threat = _threat(grant or ())
+            attacks = [_attack(name, iterations) for name in dict.fromkeys(attack or ("inverting",))]
+            defenses = list(dict.fromkeys(defense or ("none", "refiner")))
+            for name in defenses:
+                make_defense(name)
+            torch.manual_seed(integer("seed", seed, 0, 2**32 - 1))
+            found = load_victims(data, root=root, victims=victims, batch=batch, size=size, seed=seed)
+            x, y = found.x.to(where), found.y.to(where)
+            network = _network(model, found, weights).to(where)
+            task = Task(network, example=x[0])
+            plans = [
+                Plan.of(
+                    task,
+                    x,
+                    y,
+                    defense=name,
+                    attack=each,
+                    threat=threat,
+                    public=None if found.public is None else found.public.to(where),
+                    names=found.names,
+                    seed=seed,
+                    deterministic=deterministic,
+                )
+                for name in defenses
+                for each in attacks
+            ]
+            results = _run(plans, out, chunk)
         _show(results)
         page = write_report(out / "report.html", results, found.source)
         console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+
+
+def _network(name: str, victims: Victims, weights: Path | None) -> nn.Module:
+    if name not in NAMES:
+        raise nearest(name, NAMES, "model")
+    network = build(name, classes=victims.classes, input_shape=tuple(victims.x.shape[2:]))
+    if weights is not None:
+        load_weights(network, weights)
+    return network
 
 
 def _attack(name: str, iterations: int | None) -> Attack:

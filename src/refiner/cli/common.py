@@ -1,6 +1,7 @@
 """What every command shares: where it prints, its device, its bar, its errors."""
 
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated
@@ -17,6 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from refiner.cli.wording import in_words_of
 from refiner.errors import DataError, RefinerError
 
 console = Console()
@@ -53,10 +55,17 @@ def progress_bar(*columns: ProgressColumn) -> Progress:
 
 
 @contextmanager
-def one_line_errors() -> Iterator[None]:
-    """A wrong setting or file is a line on stderr and exit code 2, not a traceback."""
-    try:
-        yield
-    except RefinerError as error:
-        print(f"refiner: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+def one_line_errors(command: typer.Context) -> Iterator[None]:
+    """A wrong setting or file is a line on stderr and exit code 2, no traceback; a warning is a line too."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", UserWarning)
+        warnings.showwarning = lambda message, *_, **__: _say(f"warning: {message}")
+        try:
+            yield
+        except RefinerError as error:
+            _say(in_words_of(command, str(error)))
+            raise typer.Exit(2) from None
+
+
+def _say(text: str) -> None:
+    print(f"refiner: {' '.join(text.splitlines())}", file=sys.stderr)

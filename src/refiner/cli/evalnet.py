@@ -14,6 +14,7 @@ evalnet = typer.Typer(no_args_is_help=True, help="The evaluation network that re
 
 @evalnet.command("train")
 def train_command(
+    command: typer.Context,
     data: Annotated[Path, typer.Option(help="Folder of pictures of one size, or an .npz.")],
     out: Annotated[Path, typer.Option(help="Where the weights go, a .safetensors file.")],
     epochs: Annotated[int, typer.Option()] = Training.epochs,
@@ -26,7 +27,7 @@ def train_command(
     half: Annotated[bool, typer.Option(help="Write half precision, as the bundled weights.")] = False,
 ) -> None:
     """Train it; a run that was stopped goes on where it was."""
-    with one_line_errors():
+    with one_line_errors(command):
         training = Training(epochs=epochs, learning_rate=learning_rate, decay=decay, batch=batch, seed=seed)
         images = read_images(data, size=size)
         with progress_bar() as bar:
@@ -47,12 +48,13 @@ def train_command(
 
 @evalnet.command("score")
 def score_command(
+    command: typer.Context,
     pictures: Annotated[list[Path], typer.Argument(help="Picture files.")],
     weights: Annotated[Path | None, typer.Option(help="Weights; the bundled ones if left out.")] = None,
     size: Size = None,
 ) -> None:
     """Print the share of noise in each picture, from 0 to 1."""
-    with one_line_errors():
+    with one_line_errors(command):
         network = EvaluationNetwork.bundled() if weights is None else EvaluationNetwork.load(weights)
         for path in pictures:
             ratio = float(network.score(load_image(path, size=size)[None])[0])

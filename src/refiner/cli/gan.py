@@ -14,6 +14,7 @@ gan = typer.Typer(no_args_is_help=True, help="The generator that an attack may s
 
 @gan.command("train")
 def gan_train_command(
+    command: typer.Context,
     data: Annotated[Path, typer.Option(help="Folder with the data set's files.")],
     out: Annotated[Path, typer.Option(help="Where the weights go, a .safetensors file; samples beside it.")],
     dataset: Annotated[str, typer.Option(help="cifar10, cifar100, svhn or ham10000.")] = "cifar10",
@@ -35,7 +36,7 @@ def gan_train_command(
     ] = math.inf,
 ) -> None:
     """Train it; a run that was stopped goes on where it was."""
-    with one_line_errors():
+    with one_line_errors(command):
         where = to_device(device)
         images, labels, classes = load_public(dataset, data, limit)
         training = Training(
@@ -72,12 +73,13 @@ def gan_train_command(
 
 @gan.command("sample")
 def gan_sample_command(
+    command: typer.Context,
     out: Annotated[Path, typer.Option(help="Where the pictures go, a .png file with a row for each class.")],
     weights: Annotated[Path | None, typer.Option(help="Weights; the bundled ones if left out.")] = None,
     each: Annotated[int, typer.Option(help="Pictures of each class.")] = 10,
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
     """Write pictures of every class."""
-    with one_line_errors():
+    with one_line_errors(command):
         generator = Generator.bundled() if weights is None else Generator.load(weights)
         console.print(f"Samples: {write_samples(out, generator, each, seed)}", soft_wrap=True)

@@ -17,6 +17,7 @@ from refiner.models import build
 
 
 def refine(
+    command: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder for index.html.")] = Path("out/refine"),
     data: Annotated[
         Path | None, typer.Option(help="Picture, folder or .npz; the bundled sample if left out.")
@@ -32,7 +33,7 @@ def refine(
     device: Device = "cpu",
 ) -> None:
     """Refine pictures, print what it does to them and their gradients, and write a page with both."""
-    with one_line_errors():
+    with one_line_errors(command):
         if out.exists() and not out.is_dir():
             raise DataError(f"out = {str(out)!r}: expected a folder, but it is a file")
         if data is None:

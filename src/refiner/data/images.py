@@ -1,6 +1,7 @@
 """A user's own images: a file, a folder or an `.npz`, as one tensor in 0..1."""
 
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from refiner.checks import integer
-from refiner.data.decode import Pixels, decode, decode_blob, load_arrays
+from refiner.data.decode import decode, decode_blob, load_arrays
 from refiner.errors import DataError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
@@ -48,7 +49,7 @@ def load_image(path: str | os.PathLike[str], size: int | None = None) -> Tensor:
 
 
 def read_images(path: str | os.PathLike[str], size: int | None = None) -> Tensor:
-    """Images as float32 [N, C, H, W] in 0..1 from a folder (searched through, sorted), a file or an `.npz`.
+    """Images as float32 [N, C, H, W] in 0..1 from a folder (see `read_folder`), a file or an `.npz`.
 
     An `.npz` holds `images` or `x` ([N, H, W] or [N, H, W, C], uint8 or floats in 0..1), or encoded images as
     `blob` and `offsets`.
@@ -62,7 +63,7 @@ def read_images(path: str | os.PathLike[str], size: int | None = None) -> Tensor
     source = Path(path)
     size = None if size is None else integer("size", size, 1)
     if source.is_dir():
-        return _read_folder(source, size)
+        return read_folder(source, size)[0]
     if not source.exists():
         raise DataError(f"{source}: no such file or folder")
     if source.suffix.lower() == ".npz":
@@ -70,30 +71,52 @@ def read_images(path: str | os.PathLike[str], size: int | None = None) -> Tensor
     return load_image(source, size)[None]
 
 
-def _read_folder(folder: Path, size: int | None) -> Tensor:
-    files = sorted(
+def read_folder(folder: Path, size: int | None = None) -> tuple[Tensor, list[Path]]:
+    """The images of a folder, searched through and sorted, and the file of each, as seen from the folder.
+
+    What is hidden is not looked at. Files that can't be read are left out, with one warning for all of them.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     read_folder(Path(folder))
+    Traceback (most recent call last):
+    refiner.errors.DataError: ...: no images, expected files ending in .png, .jpg, ...
+    """
+    size = None if size is None else integer("size", size, 1)
+    inside = sorted(file.relative_to(folder) for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
+    files = [
         file
-        for file in folder.rglob("*")
-        if file.suffix.lower() in SUFFIXES and not file.name.startswith(".") and file.is_file()
-    )
+        for file in inside
+        if not any(p.startswith(".") for p in file.parts) and (folder / file).is_file()
+    ]
     if not files:
         raise DataError(f"{folder}: no images, expected files ending in {', '.join(SUFFIXES)}")
-    if size is not None:
-        return torch.stack([load_image(file, size) for file in files])
-    images: Pixels | None = None
-    for index, file in enumerate(files):
-        pixels = decode(file, str(file))
+    images: Tensor | None = None
+    kept: list[Path] = []
+    broken: list[DataError] = []
+    for file in files:
+        try:
+            pixels = decode(folder / file, str(folder / file))
+        except DataError as error:
+            broken.append(error)
+            continue
+        image = _fit(_unit(pixels[None]), size)[0]
         if images is None:
-            images = np.empty((len(files), *pixels.shape), np.uint8)
-        if pixels.shape != images.shape[1:]:
-            height, width = images.shape[1:3]
+            images = image.new_empty(len(files), *image.shape)
+        if image.shape != images.shape[1:]:
+            height, width = images.shape[2:]
             raise DataError(
-                f"{file}: {pixels.shape[1]}×{pixels.shape[0]} pixels, expected {width}×{height} "
-                f"as in {files[0].name}; a size makes them equal"
+                f"{folder / file}: {image.shape[2]}×{image.shape[1]} pixels, expected {width}×{height} "
+                f"as in {kept[0].name}; set size to make them equal"
             )
-        images[index] = pixels
-    assert images is not None
-    return _unit(images)
+        images[len(kept)] = image
+        kept.append(file)
+    if images is None:
+        raise DataError(f"{folder}: none of {len(files)} images can be read; the first is {broken[0]}")
+    if broken:
+        told = f"{folder}: {len(broken)} of {len(files)} images left out, the first is {broken[0]}"
+        warnings.warn(told, stacklevel=2)
+    return images[: len(kept)], kept
 
 
 def _read_arrays(path: Path) -> NDArray[Any]:
