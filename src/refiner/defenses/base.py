@@ -2,15 +2,15 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import ClassVar, final
+from typing import ClassVar, Literal, final
 
 import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.core.gradients import Gradients
+from refiner.core.gradients import Gradients, gradients
 from refiner.core.noise import NoiseSource
 from refiner.core.task import Task
 from refiner.core.update import Update, seal
@@ -33,6 +33,10 @@ class Defense(ABC):
     """Turns clients' batches into an `Update`; subclasses are frozen dataclasses of their settings."""
 
     name: ClassVar[str]
+    needs: ClassVar[Literal["data", "gradient"]] = "data"
+    """Whether it must see the data, or can be given a gradient (see `GradientTransform`)."""
+    cost: ClassVar[str] = ""
+    """What it takes beside the plain gradient, in a few words."""
 
     @final
     def protect(
@@ -61,6 +65,19 @@ class Defense(ABC):
         # Raised out here, so that no message or frame of what went wrong goes with it: they may hold data.
         raise ProtectionError(f"{self.name} {failure}")
 
+    def guarantee(self) -> str:
+        """What is proven about an upload; of most defences nothing is."""
+        return "none: what it hides is measured, not proven"
+
+    def wire_bytes(self, shapes: Mapping[str, torch.Size]) -> int:
+        """How many bytes one client's upload of parameters of these shapes takes, packed; in float32 if not said.
+
+        >>> from refiner.defenses import NoDefense
+        >>> NoDefense().wire_bytes({"weight": torch.Size([10, 3])})
+        120
+        """
+        return 4 * sum(shape.numel() for shape in shapes.values())
+
     def settings(self) -> dict[str, object]:
         """The settings by name, less what is private to the client."""
         chosen = (f.name for f in fields(self) if f.init and not f.metadata.get("private"))  # type: ignore[arg-type]
@@ -77,6 +94,22 @@ class Defense(ABC):
     @abstractmethod
     def _upload(self, task: Task, batch: Batch) -> Gradients:
         """The protected gradient of every victim."""
+
+
+class GradientTransform(Defense):
+    """A defence that needs no more than a gradient, so that it can also follow another one in a chain."""
+
+    needs = "gradient"
+
+    @abstractmethod
+    def transform(self, gradient: Gradients, noise: NoiseSource, samples: int) -> Gradients:
+        """What leaves instead of `gradient`, name → `[V, *shape]`; each is the mean over `samples` samples.
+
+        Victims are independent: what one uploads hangs on its own gradient and its place among them alone.
+        """
+
+    def _upload(self, task: Task, batch: Batch) -> Gradients:
+        return self.transform(gradients(task, batch.x, batch.y), batch.noise, batch.x.shape[1])
 
 
 def _batch(task: Task, x: Tensor, y: Tensor, ids: Tensor | None, noise: NoiseSource) -> Batch:

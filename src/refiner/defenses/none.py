@@ -3,16 +3,22 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from refiner.core.gradients import Gradients, gradients
-from refiner.core.task import Task
-from refiner.defenses.base import Batch, Defense
+from refiner.core.gradients import Gradients
+from refiner.core.noise import NoiseSource
+from refiner.defenses.base import GradientTransform
 
 
 @dataclass(frozen=True)
-class NoDefense(Defense):
+class NoDefense(GradientTransform):
     """Uploads the gradient of the raw data: the undefended case, to compare with."""
 
     name: ClassVar[str] = "none"
+    cost: ClassVar[str] = "nothing"
 
-    def _upload(self, task: Task, batch: Batch) -> Gradients:
-        return gradients(task, batch.x, batch.y)
+    def guarantee(self) -> str:
+        """None at all."""
+        return "none: the raw gradient leaves"
+
+    def transform(self, gradient: Gradients, noise: NoiseSource, samples: int) -> Gradients:
+        """The gradient as it is."""
+        return gradient
