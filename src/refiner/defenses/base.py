@@ -70,7 +70,7 @@ class Defense(ABC):
         return "none: what it hides is measured, not proven"
 
     def wire_bytes(self, shapes: Mapping[str, torch.Size]) -> int:
-        """How many bytes one client's upload of parameters of these shapes takes, packed; in float32 if not said.
+        """How many bytes one client's upload of parameters of these shapes takes, packed.
 
         >>> from refiner.defenses import NoDefense
         >>> NoDefense().wire_bytes({"weight": torch.Size([10, 3])})
