@@ -136,6 +136,14 @@ def test_privacy_has_a_say(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
     assert network.score(with_pm[:, 0]).mean() > network.score(without[:, 0]).mean() + 0.02
 
 
+def test_mse_in_place_of_the_network(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
+    """The paper's ablation asks for distance of pixels alone, and gets it, without a network."""
+    letter = replace(Refiner.paper(epsilon=None), iterations=4)
+    by_mse, _ = replace(letter, beta=300.0, privacy="mse").refine(task, *pictures, seed=0)
+    without, _ = replace(letter, beta=0.0).refine(task, *pictures, seed=0)
+    assert (by_mse - pictures[0]).square().mean() > 1.2 * (without - pictures[0]).square().mean()
+
+
 def test_straight_upload_has_no_mean_error(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
     x, y = pictures[0][:1], pictures[1][:1]
     real = NoDefense().protect(task, x, y).flat()

@@ -1,12 +1,14 @@
 """Equation 2 and the ε-projection for a chunk of victims: robust data, and the gradient that leaves."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from refiner.core.gradients import directional, flatten, gradients
 from refiner.core.precision import tensor_float32
 from refiner.core.task import Parameters, Task
-from refiner.defenses.refine.privacy import noise_share
+from refiner.defenses.refine.privacy import noise_share, squared_error
 from refiner.defenses.refine.problem import Gradient, Problem
 from refiner.defenses.refine.projection import project
 from refiner.defenses.refine.settings import Settings
@@ -43,7 +45,6 @@ def craft(
     `begin` is where the search starts; `sign [V]` is used with random signs only. The search may use TF32,
     what leaves is computed in full float32.
     """
-    network = EvaluationNetwork.bundled(x.device) if settings.network is None else settings.network
     low, high = settings.input_range
     floor = settings.floor / x.shape[1] ** 0.5
 
@@ -66,7 +67,7 @@ def craft(
             element_power=settings.element_power,
             relative=settings.relative,
         ),
-        privacy=lambda data: noise_share(network, data, low, high),
+        privacy=_privacy(settings, x),
         beta=settings.beta,
         floor=floor,
         probe=PROBE * (high - low),
@@ -98,6 +99,14 @@ def craft(
         upload = project(upload, real, radius)
     finite = upload.isfinite().all() & robust.isfinite().all()
     return upload, robust, torch.stack([_hidden(upload, real, floor).all(), finite])
+
+
+def _privacy(settings: Settings, x: Tensor) -> Callable[[Tensor], Tensor]:
+    low, high = settings.input_range
+    if settings.privacy == "mse":
+        return lambda data: squared_error(data, x, low, high)
+    network = EvaluationNetwork.bundled(x.device) if settings.network is None else settings.network
+    return lambda data: noise_share(network, data, low, high)
 
 
 def _in_half(task: Task, x: Tensor) -> bool:

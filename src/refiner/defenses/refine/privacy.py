@@ -1,4 +1,7 @@
-"""The privacy metric PM: the share of noise that the evaluation network sees in robust data (Section 3.3)."""
+"""The privacy metric PM: the share of noise that the evaluation network sees in robust data (Section 3.3).
+
+MSE in its place is the paper's ablation: it grows with any change of pixels, seen or not.
+"""
 
 import copy
 from weakref import WeakKeyDictionary
@@ -7,6 +10,8 @@ import torch
 from torch import Tensor
 
 from refiner.evaluation.network import EvaluationNetwork
+
+PRIVACIES = ("network", "mse")
 
 # Each lives as long as its network: a recorded CUDA graph reads it where it lies.
 _QUICK: WeakKeyDictionary[EvaluationNetwork, EvaluationNetwork] = WeakKeyDictionary()
@@ -22,6 +27,15 @@ def noise_share(network: EvaluationNetwork, x: Tensor, low: float, high: float) 
     flat = pictures.flatten(0, 1).to(torch.bfloat16, memory_format=torch.channels_last)
     quick: Tensor = _quick(network)(flat)
     return quick.view(x.shape[:2]).mean(1).to(x.dtype)
+
+
+def squared_error(x: Tensor, real: Tensor, low: float, high: float) -> Tensor:
+    """MSE of robust to real data of every victim, `[V]`, in units of the input range.
+
+    >>> squared_error(torch.ones(1, 1, 2), torch.zeros(1, 1, 2), 0.0, 2.0)
+    tensor([0.2500])
+    """
+    return ((x - real) / (high - low)).square().flatten(1).mean(1)
 
 
 def _quick(network: EvaluationNetwork) -> EvaluationNetwork:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from refiner import checks
 from refiner.core.task import Task
+from refiner.defenses.refine.privacy import PRIVACIES
 from refiner.defenses.refine.solver import SOLVERS
 from refiner.defenses.refine.start import STARTS
 from refiner.errors import DataError, SettingError
@@ -28,6 +29,8 @@ class Settings:
     """Blend factor α of the start; with `start="centred"` the width of the noise, which may exceed 1."""
     beta: float = 1.0
     """Balance factor β: how much PM counts beside UM."""
+    privacy: str = "network"
+    """PM: the evaluation "network"'s share of noise, or "mse", the paper's ablation."""
     iterations: int = 10
     """ι, in units of one gradient of the objective."""
     tau: float = 0.95
@@ -80,6 +83,7 @@ class Settings:
         limit = 1 if self.start == "blend" else 100
         checks.number(f"alpha (with start = {self.start!r})", self.alpha, 0, limit)
         checks.number("beta", self.beta, 0, 1e6)
+        checks.choice("privacy", self.privacy, PRIVACIES)
         checks.integer("iterations", self.iterations, 0, 10_000)
         checks.number("tau", self.tau, 0, 1)
         if self.epsilon is not None:
@@ -111,7 +115,7 @@ class Settings:
                 f"x lies in [{low:.4g}, {high:.4g}], outside input_range = {self.input_range}: "
                 "noise of that range would hide too little; set input_range"
             )
-        if self.beta:
+        if self.beta and self.privacy == "network":
             EvaluationNetwork.check(task.input_shape)
 
 
