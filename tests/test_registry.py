@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from refiner.errors import DataError
-from refiner.registry import make
+from refiner.registry import make, split
 
 
 @dataclass(frozen=True)
@@ -57,3 +57,21 @@ def test_what_is_written_wins() -> None:
 def test_refused(text: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         make(KNOWN, "thing", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("thing", ["thing"]),
+        ("thing+loud", ["thing", "loud"]),
+        ("thing:rate=1e+2+loud:rate=+3", ["thing:rate=1e+2", "loud:rate=+3"]),
+        ("thing:word=a+b", ["thing:word=a+b"]),
+        # Only the whole name counts.
+        ("thing:word=a+louder+thing", ["thing:word=a+louder", "thing"]),
+        ("think+loud+thing:", ["think", "loud", "thing:"]),
+        ("thing+lout:rate=1", ["thing", "lout:rate=1"]),
+        ("+thing", ["", "thing"]),
+    ],
+)
+def test_where_a_plus_parts(text: str, parts: list[str]) -> None:
+    assert split(KNOWN, text) == parts

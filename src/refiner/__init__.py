@@ -2,7 +2,7 @@
 
 from refiner._version import __version__
 from refiner.adopt import backward
-from refiner.audit import AuditResult, audit
+from refiner.audit import AuditResult, Tuning, audit
 from refiner.core import Task, Update, flatten, gradients
 from refiner.data import load_sample
 from refiner.defenses import Defense, NoDefense, Refiner
@@ -23,6 +23,7 @@ __all__ = [
     "ResNet",
     "SettingError",
     "Task",
+    "Tuning",
     "UnsupportedModelError",
     "Update",
     "ViT",

@@ -1,8 +1,9 @@
 """Things by name, with settings: `NAME` or `NAME:setting=value,setting=value`."""
 
 import inspect
+import re
 from ast import literal_eval
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from typing import TypeVar
 
@@ -34,6 +35,24 @@ def make(registry: Mapping[str, Callable[..., T]], what: str, text: str, **setti
     return registry[name](**chosen)
 
 
+def split(names: Collection[str], text: str) -> list[str]:
+    """The parts of `NAME:setting=value+NAME…`: a plus parts them where one of `names` follows it.
+
+    >>> split(["pruning", "gq"], "pruning:rate=8e-1,floor=1e+2+gq:bits=8")
+    ['pruning:rate=8e-1,floor=1e+2', 'gq:bits=8']
+    >>> split(["pruning", "gq"], "pruning+qg:bits=8")
+    ['pruning', 'qg:bits=8']
+    """
+    known = "|".join(re.escape(name) for name in names)
+    parts = []
+    for part in re.split(rf"\+(?=(?:{known})(?:[:+]|$))", text):
+        # Before its first setting there is no value that a plus could belong to: what follows is a name.
+        head, colon, rest = part.partition(":")
+        *before, last = head.split("+")
+        parts += [*before, last + colon + rest]
+    return parts
+
+
 def _parts(rest: str) -> list[str]:
     """Split at the commas that are not inside brackets."""
     parts, depth = [""], 0
@@ -58,7 +77,16 @@ def _setting(part: str, text: str) -> tuple[str, object]:
         return key.strip(), value
 
 
+def dataclass_of(make: Callable[..., object]) -> type:
+    """The dataclass that `make` is, or whose class method it is.
+
+    >>> from refiner.defenses import Refiner
+    >>> dataclass_of(Refiner.paper).__name__
+    'Refiner'
+    """
+    kind: type = make if inspect.isclass(make) else getattr(make, "__self__", type(make))
+    return kind
+
+
 def _known(make: Callable[..., object]) -> list[str]:
-    """The settings of a dataclass, or of the one whose class method this is."""
-    kind = make if inspect.isclass(make) else getattr(make, "__self__", make)
-    return [f.name for f in fields(kind) if f.init]  # type: ignore[arg-type]
+    return [f.name for f in fields(dataclass_of(make)) if f.init]

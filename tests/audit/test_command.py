@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
 from refiner.audit import AuditResult, store
+from refiner.audit.words import point
 from refiner.cli import app
 from refiner.data import load_sample, write_sheet
 from refiner.models import LeNet
@@ -149,6 +150,25 @@ def test_the_same_bits_every_time(tmp_path: Path) -> None:
     assert found[0].settings["deterministic"] is True
     assert found[0].objective == found[1].objective
     np.testing.assert_array_equal(found[0].reconstruction, found[1].reconstruction)
+
+
+def test_an_attacker_that_is_tuned(tmp_path: Path) -> None:
+    words = ("--defense", "pruning:rate=0.5+gq", "--victims", "2", "--iterations", "2")
+    tuned = call(*words, "--tune-attacker", "--tuning-victims", "2", out=tmp_path)
+    result = AuditResult.load(next(tmp_path.glob("*.json")))
+    assert result.tuned is not None and result.tuned.pictures == 2 and len(result.tuned.trials) == 7 * 3
+    assert result.defense == "pruning+gq" and result.upload_bytes is not None
+    chosen = point(result.tuned.chosen)
+    assert f"attacker tuned: {chosen} on 2 other pictures" in tuned.stderr
+    assert "tuned" in tuned.stdout
+    assert f"attacker tuned: {chosen} on 2 other pictures" in (tmp_path / "report.html").read_text()
+    # The same again is read; without it, it is another audit.
+    call(*words, "--tune-attacker", "--tuning-victims", "2", out=tmp_path)
+    call(*words, out=tmp_path)
+    assert len(list(tmp_path.glob("*.json"))) == 2 and not list(tmp_path.glob("*.safetensors"))
+    for count, told in ((199, "at most 198"), (0, "an integer ≥ 1")):
+        error = call(*words, "--tune-attacker", "--tuning-victims", str(count), out=tmp_path, code=2).stderr
+        assert error.startswith(f"refiner: --tuning-victims = {count}: expected {told}")
 
 
 def test_folders_that_can_not_be_used(tmp_path: Path) -> None:

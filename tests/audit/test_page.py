@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.audit.conftest import QUICK
 
-from refiner.audit import AuditResult, report_page, write_report
+from refiner.audit import AuditResult, audit, report_page, write_report
 from refiner.audit.naming import pair_names, shared_settings
 from refiner.audit.page import COLUMNS, page_verdict, table_rows
+from refiner.core import Task
+from refiner.data import Sample
+from refiner.defenses import Chain, NoDefense, Refiner
 from refiner.metrics import GroupVerdict, Verdict, judge, judge_group
 from refiner.report import render_page
 
@@ -118,6 +122,23 @@ def test_audits_of_one_name_are_told_apart(audited: Audited) -> None:
     assert told["model"] == first.settings["model"]
     assert told["attack: inverting (iterations = 24, lr = 0.5)"] == attack
     render_page(report_page([first, other, other]))
+
+
+def test_a_chain_is_named_by_its_parts_and_what_is_changed_in_them(task: Task, sample: Sample) -> None:
+    attack = replace(QUICK, iterations=1)
+    x, y = sample.images[:1], sample.labels[:1]
+    texts = ("refiner:iterations=1+none", "refiner-paper:iterations=2+none")
+    found = [audit(task, x, y, defense=text, attack=attack) for text in texts]
+    found.append(audit(task, x, y, defense=Chain((Refiner(iterations=3), NoDefense())), attack=attack))
+    assert [result.defense for result in found] == ["refiner+none", "refiner-paper+none", "refiner+none"]
+    assert [defense for defense, _ in pair_names(found)] == [
+        "refiner+none (refiner.iterations = 1)",
+        "refiner-paper+none (refiner.iterations = 2)",
+        "refiner+none (refiner.iterations = 3)",
+    ]
+    assert "refiner-paper+none (refiner.iterations = 2)" in render_page(report_page(found))
+    foreign = replace(found[0], defense="of my own")
+    assert pair_names([foreign])[0][0] == "of my own"
 
 
 @pytest.mark.browser

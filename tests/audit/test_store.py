@@ -12,7 +12,7 @@ from refiner.attacks import GGL, ThreatModel
 from refiner.audit import AuditResult, Plan, audit_all
 from refiner.core import Task
 from refiner.data import Sample
-from refiner.defenses import Refiner
+from refiner.defenses import Chain, NoDefense, Refiner
 from refiner.errors import DataError
 from refiner.evaluation import EvaluationNetwork
 from refiner.generator import Generator
@@ -95,8 +95,12 @@ def test_a_result_of_another_network_is_refused_by_its_name(plans: list[Plan], t
     generators = [GGL(iterations=1, generator=Generator.load(file)) for file in files]
     searched = [replace(first, attack=attack, threat=threat) for attack in generators]
     assert searched[0].attack.settings() == searched[1].attack.settings()
+    chained, other_chain = (
+        replace(plan, defense=Chain((plan.defense, NoDefense()))) for plan in (own, plans[1])
+    )
     for plan, other, told in (
         (own, plans[1], "networks, evaluation, for the defence"),
+        (chained, other_chain, "networks, evaluation, for the defence"),
         (searched[0], searched[1], "networks, generator, for the attack"),
         (first, replace(first, names=["a", "b"]), "data, names sha256"),
         (first, replace(first, deterministic=True), "deterministic"),

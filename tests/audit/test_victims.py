@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from refiner.audit import load_victims
+from refiner.audit import load_victims, victims
 from refiner.data import load_sample, write_sheet
 from refiner.errors import DataError
 
@@ -29,6 +30,54 @@ def test_a_data_set_without_a_training_split(data_dir: Callable[[str], Path]) ->
     assert found.x.shape == (4, 1, 3, 28, 28) and found.classes == 9
     assert found.public is not None and len(found.public) == 714
     assert not any(torch.equal(a, b) for a in found.x[:, 0] for b in found.public)
+
+
+def test_pictures_to_tune_on_are_no_victims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CIFAR-10 in numbers: every label is the picture's place."""
+
+    def numbered(name: str, split: str, root: Path) -> tuple[Tensor, Tensor]:
+        return torch.zeros(50_000, 3, 1, 1, dtype=torch.uint8), torch.arange(50_000)
+
+    monkeypatch.setattr(victims, "load_dataset", numbered)
+
+    def places(count: int, batch: int, tuned_on: int) -> tuple[list[int], list[int]]:
+        found = load_victims("cifar10", root=Path(), victims=count, batch=batch, tuning_victims=tuned_on)
+        assert found.tuning_x is not None and found.tuning_y is not None
+        assert found.tuning_x.shape[:2] == found.tuning_y.shape == (tuned_on, batch)
+        return found.y.flatten().tolist(), found.tuning_y.flatten().tolist()
+
+    assert places(2, 1, 3) == ([40_000, 40_001], [41_000, 41_001, 41_002])
+    # Where the victims reach further, behind them.
+    assert places(550, 2, 1) == (list(range(40_000, 41_100)), [41_100, 41_101])
+    with pytest.raises(DataError, match="tuning_victims = 9001: expected at most 9000"):
+        places(2, 1, 9001)
+    with pytest.raises(DataError, match="victims × batch = 10001 × 1: expected at most 10000"):
+        places(10_001, 1, 1)
+
+
+def test_the_next_pictures_are_tuned_on(tmp_path: Path) -> None:
+    sample = load_sample()
+    found = load_victims(victims=3, batch=2, tuning_victims=2)
+    plain = load_victims(victims=3, batch=2)
+    assert found.tuning_x is not None and found.tuning_y is not None
+    assert torch.equal(found.tuning_x.flatten(0, 1), sample.images[6:10])
+    assert torch.equal(found.tuning_y.flatten(), sample.labels[6:10])
+    assert torch.equal(found.x, plain.x) and plain.tuning_x is None and found.names == plain.names
+    with pytest.raises(DataError, match=r"tuning_victims = 98: expected at most 97, what .* has beside"):
+        load_victims(victims=3, batch=2, tuning_victims=98)
+    folder = str(written(tmp_path / "own", {f"{number}.png": number for number in range(5)}))
+    own = load_victims(folder, victims=2, tuning_victims=2)
+    assert own.tuning_x is not None and torch.equal(own.tuning_x[:, 0], sample.images[2:4])
+    # Those that are tuned on are public pictures like others.
+    assert own.public is not None and len(own.public) == 3
+
+
+def test_other_data_sets_are_tuned_on_the_next_pictures_too(data_dir: Callable[[str], Path]) -> None:
+    root = data_dir("path")
+    found, plain = (load_victims("path", root=root, victims=4, tuning_victims=n) for n in (3, 0))
+    more = load_victims("path", root=root, victims=7)
+    assert found.tuning_x is not None and torch.equal(found.tuning_x, more.x[4:])
+    assert found.public is not None and plain.public is not None and torch.equal(found.public, plain.public)
 
 
 def written(folder: Path, places: dict[str, int]) -> Path:

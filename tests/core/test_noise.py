@@ -1,5 +1,6 @@
 """Noise from a key: ChaCha by its published vectors, uniform, and the same wherever it is drawn."""
 
+import hmac
 import struct
 from itertools import pairwise
 
@@ -202,3 +203,31 @@ def test_a_sample_is_named_by_its_content(seed: int, pixel: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_other_types_are_named_too(dtype: torch.dtype) -> None:
     assert NoiseSource(seed=0).identify(torch.rand(5, 3, 8, 8).to(dtype), axes=1).unique().numel() == 5
+
+
+def test_children_have_keys_of_their_own() -> None:
+    ids = torch.arange(3)
+    parent = NoiseSource(seed=0)
+    sources = [
+        parent,
+        parent.child(0),
+        parent.child(1),
+        parent.child(0).child(1),
+        NoiseSource(seed=1).child(0),
+    ]
+    rows = torch.cat([source.uniform(ids, (64, 64), torch.float64).flatten(1) for source in sources])
+    correlations = torch.corrcoef(rows) - torch.eye(len(rows), dtype=torch.float64)
+    assert correlations.abs().max() < 5 / rows.shape[1] ** 0.5
+    again = NoiseSource(seed=0).child(1)
+    assert torch.equal(again.key, parent.child(1).key)
+    # Known once and for all: a study of today is repeated tomorrow, on any machine.
+    key = hmac.digest(bytes(range(32)), b"refiner child 7", "sha256")
+    assert torch.equal(NoiseSource(bytes(range(32))).child(7).key, NoiseSource(key).key)
+    with pytest.raises(SettingError, match="index = -1: expected an integer ≥ 0"):
+        parent.child(-1)
+
+
+def test_a_source_knows_whether_a_seed_gave_its_key() -> None:
+    assert NoiseSource(seed=0).seeded and NoiseSource(seed=0).child(0).seeded
+    for source in (NoiseSource(), NoiseSource(bytes(32)), NoiseSource(bytes(32), seed=1)):
+        assert not source.seeded and not source.child(0).seeded

@@ -7,6 +7,7 @@ from refiner.attacks.gradinversion import GradInversion
 from refiner.attacks.idlg import IDLG
 from refiner.attacks.inverting import InvertingGradients
 from refiner.attacks.labels import infer_labels
+from refiner.attacks.sweep import Sweep, tunable
 from refiner.registry import make
 
 ATTACKS: dict[str, type[Attack]] = {a.name: a for a in (DLG, IDLG, InvertingGradients, GradInversion, GGL)}
@@ -21,9 +22,11 @@ __all__ = [
     "InvertingGradients",
     "Observation",
     "Reconstruction",
+    "Sweep",
     "ThreatModel",
     "infer_labels",
     "make_attack",
+    "tunable",
 ]
 
 

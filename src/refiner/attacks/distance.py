@@ -28,24 +28,31 @@ class Distance:
     kind: str = "euclidean"
     layers: Mapping[str, float] | None = None
     """Weights by the name of the layer; those not named don't count. None counts all alike."""
+    without: str | None = None
+    """A layer that doesn't count, be it named in `layers` or not."""
 
     def __post_init__(self) -> None:
         checks.choice("distance", self.kind, DISTANCES)
+        if self.without is not None and not isinstance(self.without, str):
+            raise checks.wrong("without", self.without, "the name of a layer")
         for name, weight in (self.layers or {}).items():
             checks.number(f"weight of layer {name}", weight, 0, above=True)
 
     def over(self, task: Task) -> "Measure":
         """The distance for a task's gradients."""
-        if self.layers is None:
+        if self.layers is None and self.without is None:
             return Measure(self.kind, None)
         known = [layer.name for layer in task.layers]
-        unknown = [name for name in self.layers if name not in known]
-        if unknown:
-            raise SettingError(f"layers: {unknown[0]!r} is none of {', '.join(known)}")
+        for field, names in (("layers", self.layers or ()), ("without", (self.without,))):
+            unknown = [name for name in names if name is not None and name not in known]
+            if unknown:
+                raise SettingError(f"{field}: {unknown[0]!r} is none of {', '.join(known)}")
+        chosen = dict.fromkeys(known, 1.0) if self.layers is None else self.layers
+        counted = {name: weight for name, weight in chosen.items() if name != self.without}
+        if not counted:
+            raise SettingError(f"without = {self.without!r}: no layer is left to match")
         weights = [
-            torch.full(
-                (sum(task.shapes[p].numel() for p in layer.parameters),), self.layers.get(layer.name, 0.0)
-            )
+            torch.full((sum(task.shapes[p].numel() for p in layer.parameters),), counted.get(layer.name, 0.0))
             for layer in task.layers
         ]
         like = next(iter(task.parameters().values()))

@@ -4,8 +4,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
+from torch import Tensor
 
-from refiner.attacks.base import Observation, Reconstruction, Run, ThreatModel
+from refiner.attacks.base import Observation, ThreatModel
 from refiner.attacks.idlg import IDLG
 from refiner.attacks.joint import JointLabels
 from refiner.attacks.matching import Matching
@@ -27,10 +28,9 @@ class DLG(IDLG):
         pixels = Pixels.over(self.input_range, bounded=False)
         return replace(super().engine(), parametrisation=JointLabels(pixels))
 
-    def _rebuild(self, observations: list[Observation], granted: ThreatModel, run: Run) -> Reconstruction:
+    def _ready(self, observations: list[Observation], granted: ThreatModel) -> tuple[Matching, Tensor]:
         first = observations[0]
         if granted.labels and first.labels is not None:
             # With them only the pictures are left to search.
-            return super().engine().run(observations, first.labels, run)
-        unknown = torch.zeros(first.victims, first.samples, dtype=torch.long)
-        return self.engine().run(observations, unknown, run)
+            return super().engine(), first.labels
+        return self.engine(), torch.zeros(first.victims, first.samples, dtype=torch.long)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
+from refiner import checks
 from refiner.attacks.base import Grant
 from refiner.attacks.distance import Distance
 from refiner.attacks.matching import Matching, decays
@@ -52,7 +53,8 @@ class GradInversion(MatchingAttack):
         """The attack as the engine runs it."""
         priors: list[Prior] = [TotalVariation(self.total_variation), SquaredLength(self.squared_length)]
         priors += [BatchNormStatistics(self.statistics)] if self.statistics else []
-        priors += [GroupConsistency(self.consistency)] if self.restarts > 1 else []
+        consistency = GroupConsistency(self.consistency)
+        priors += [consistency] if checks.integer("restarts", self.restarts, 1) > 1 else []
         return Matching(
             Distance("relative"),
             tuple(priors),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from refiner import checks
 from refiner.attacks.distance import Distance
 from refiner.attacks.matching import Matching
 from refiner.attacks.parametrisation import Pixels
@@ -36,7 +37,7 @@ class IDLG(MatchingAttack):
             Distance("euclidean"),
             (),
             LBFGS(self.lr, self.history),
-            self.iterations * _STEPS_EACH,
+            checks.integer("iterations", self.iterations, 1) * _STEPS_EACH,
             restarts=self.restarts,
             parametrisation=Pixels.over(self.input_range, bounded=False),
         )

@@ -10,6 +10,7 @@ from refiner.attacks.parametrisation import Pixels
 from refiner.attacks.preset import MatchingAttack
 from refiner.attacks.priors import TotalVariation
 from refiner.core.optim import Adam, SignedAdam
+from refiner.core.task import Task
 
 
 @dataclass(frozen=True)
@@ -31,17 +32,24 @@ class InvertingGradients(MatchingAttack):
     total_variation: float = 1e-4
     restarts: int = 1
     input_range: tuple[float, float] = (0.0, 1.0)
+    without: str | None = None
+    """A layer whose gradient is left out, as against Soteria's last linear one (Balunović et al. 2022)."""
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
         """As the paper's attack table has it: Adam 0.01, 4,000 iterations."""
         return cls(**{"lr": 0.01, "signed": False, "decayed": False, **changes})
 
+    def check(self, task: Task) -> None:
+        """Refuse a task without the layer that is left out, too."""
+        super().check(task)
+        self.engine().distance.over(task)
+
     def engine(self) -> Matching:
         """The attack as the engine runs it."""
         checks.flag("signed", self.signed)
         return Matching(
-            Distance("cosine"),
+            Distance("cosine", without=self.without),
             (TotalVariation(self.total_variation),),
             (SignedAdam if self.signed else Adam)(lr=self.lr),
             self.iterations,

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
 import torch
@@ -14,7 +14,7 @@ from refiner.attacks.checkpoint import Checkpoint, fingerprint
 from refiner.attacks.distance import Distance, Measure
 from refiner.attacks.memory import fitting
 from refiner.attacks.parametrisation import Parametrisation, Pixels
-from refiner.attacks.priors import Guess, Prior
+from refiner.attacks.priors import Guess, Prior, TotalVariation
 from refiner.attacks.search import FirstOrder, QuasiNewton, Search, Walk
 from refiner.core.capture import Captured
 from refiner.core.gradients import flatten, gradients
@@ -26,6 +26,21 @@ from refiner.core.task import Task
 
 # Iterations between two looks at the clock.
 _BLOCK = 20
+
+
+@dataclass(frozen=True, eq=False)
+class Each:
+    """What differs from victim to victim where one run holds several settings of an attack; each is `[V]`."""
+
+    number: Tensor
+    """Whose draws a victim has."""
+    lr: Tensor
+    total_variation: Tensor
+
+    def of(self, rows: slice, restarts: int) -> "Each":
+        """Of some victims, once for each guess at them."""
+        held = (getattr(self, f.name)[rows].repeat_interleave(restarts) for f in fields(self))
+        return Each(*held)
 
 
 @dataclass(frozen=True)
@@ -53,20 +68,25 @@ class Matching:
         for share in self.decays:
             checks.number("decays", share, 0, 1)
 
-    def run(self, observations: Sequence[Observation], labels: Tensor, run: Run) -> Reconstruction:
-        """The best guess at every victim's batch; several observations of it add up."""
+    def run(
+        self, observations: Sequence[Observation], labels: Tensor, run: Run, each: Each | None = None
+    ) -> Reconstruction:
+        """The best guess at every victim's batch; several observations of it add up.
+
+        With `each` every victim has a learning rate and a weight of total variation of its own.
+        """
         began = time.perf_counter()
         first = observations[0]
         self.parametrisation.check(first.task)
         history = 2 * self.optimizer.history if isinstance(self.optimizer, LBFGS) else 4
         size = run.chunk or fitting(first, self.restarts * len(observations), history)
         y = labels.to(first.gradient.device)
-        held = Checkpoint(run.resume, self._identity(observations, y, run), str(y.device), size)
+        held = Checkpoint(run.resume, self._identity(observations, y, run, each), str(y.device), size)
         with tensor_float32(False), torch.no_grad():
             try:
                 while held.begin < len(y):
                     rows = slice(held.begin, min(held.begin + held.size, len(y)))
-                    search = self._attack(observations, y, rows, run, held)
+                    search = self._attack(observations, y, rows, run, held, each)
                     held.finish(rows.stop, *self._chosen(search))
             except KeyboardInterrupt:
                 held.store()
@@ -78,14 +98,18 @@ class Matching:
             named = found.argmax(-1) if found.is_floating_point() else found
         return Reconstruction(x, named, best, diverged, time.perf_counter() - began)
 
-    def _identity(self, observations: Sequence[Observation], y: Tensor, run: Run) -> dict[str, str]:
+    def _identity(
+        self, observations: Sequence[Observation], y: Tensor, run: Run, each: Each | None
+    ) -> dict[str, str]:
         """All that a state on disk hangs on, part by part."""
         if run.resume is None:
             return {}
         settings = {f.name: getattr(self, f.name) for f in fields(self)}
         uploads = [t for o in observations for t in (o.gradient, *o.parameters.values())]
         networks = self.parametrisation.networks(observations[0].task)
+        points = {} if each is None else {"points": fingerprint(tensors=vars(each).values())}
         return {
+            **points,
             "settings": fingerprint(settings),
             **{name: fingerprint(tensors=net.state_dict().values()) for name, net in networks.items()},
             "seed": fingerprint(run.seed),
@@ -95,11 +119,19 @@ class Matching:
             "labels": fingerprint(tensors=[y]),
         }
 
-    def _walk(self, task: Task) -> Walk:
+    def _of(self, each: Each) -> "Matching":
+        """The engine of guesses that each have a weight of their own; learning rates are left to the walk."""
+        priors = [
+            TotalVariation(each.total_variation) if isinstance(prior, TotalVariation) else prior
+            for prior in self.priors
+        ]
+        return replace(self, priors=priors, optimizer=replace(self.optimizer, lr=1.0))
+
+    def _walk(self, task: Task, rates: float | Tensor) -> Walk:
         if isinstance(self.optimizer, LBFGS):
-            return QuasiNewton(self.optimizer)
+            return QuasiNewton(self.optimizer, rates)
         box = partial(self.parametrisation.boxed, task)
-        return FirstOrder(self.optimizer, self.decays, self.iterations, box)
+        return FirstOrder(self.optimizer, self.decays, self.iterations, box, rates)
 
     def _attack(
         self,
@@ -108,16 +140,19 @@ class Matching:
         rows: slice,
         run: Run,
         held: Checkpoint,
+        each: Each | None,
     ) -> Search:
         """A chunk of victims from start to end, or on from where an earlier run stopped."""
         task, victims = observations[0].task, len(y)
-        objective = _Objective(self, observations, rows, y)
-        walk, search = self._walk(task), held.search
+        own = None if each is None else each.of(rows, self.restarts)
+        engine = self if own is None else self._of(own)
+        objective = _Objective(engine, observations, rows, y)
+        walk, search = engine._walk(task, 1.0 if own is None else own.lr), held.search
         if search is None:
             # A victim's draws hang on its number alone, so that chunks change nothing.
-            count, batch = objective.labels.shape
-            first = rows.start * self.restarts * batch
-            ids = torch.arange(first, first + count * batch, device=y.device).view(count, batch)
+            numbers = torch.arange(victims, device=y.device) if each is None else each.number
+            guesses, pictures = (torch.arange(n, device=y.device) for n in (self.restarts, y.shape[1]))
+            ids = (numbers[rows, None] * self.restarts + guesses).view(-1, 1) * len(pictures) + pictures
             start = self.parametrisation.start(
                 task, NoiseSource(seed=run.seed), ids, objective.targets[0].dtype
             )

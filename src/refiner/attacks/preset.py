@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch import nn
+from torch import Tensor, nn
 
 from refiner.attacks.base import Attack, Observation, Reconstruction, Run, ThreatModel
 from refiner.attacks.labels import infer_labels
@@ -33,6 +33,11 @@ class MatchingAttack(Attack):
         return self.engine().parametrisation.networks(task)
 
     def _rebuild(self, observations: list[Observation], granted: ThreatModel, run: Run) -> Reconstruction:
+        engine, labels = self._ready(observations, granted)
+        return engine.run(observations, labels, run)
+
+    def _ready(self, observations: list[Observation], granted: ThreatModel) -> tuple[Matching, Tensor]:
+        """The engine, and the labels `[V, B]` that it is given."""
         given = observations[0].labels
         labels = given if granted.labels and given is not None else infer_labels(observations[0])
-        return self.engine().run(observations, labels, run)
+        return self.engine(), labels

@@ -40,16 +40,19 @@ class TotalVariation:
     [0.0, 0.0]
     """
 
-    weight: float
+    weight: float | Tensor
+    """One for all victims, or one for each, `[V]`."""
 
     def __post_init__(self) -> None:
-        checks.number("total variation", self.weight, 0)
+        if not isinstance(self.weight, Tensor):
+            checks.number("total variation", self.weight, 0)
 
     def __call__(self, guess: Guess) -> Tensor:
         # [V, B, C, H, W]; what has no height or width has nothing to be smooth in.
         axes = [axis for axis in range(3, guess.x.ndim) if guess.x.shape[axis] > 1]
         parts = [guess.x.diff(dim=axis).abs().flatten(1).mean(1) for axis in axes]
-        return self.weight * sum(parts, guess.x.new_zeros(len(guess.x))) / max(len(parts), 1)
+        weight = self.weight.to(guess.x) if isinstance(self.weight, Tensor) else self.weight
+        return weight * sum(parts, guess.x.new_zeros(len(guess.x))) / max(len(parts), 1)
 
 
 @dataclass(frozen=True)

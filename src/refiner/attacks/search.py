@@ -47,6 +47,8 @@ class FirstOrder:
     decays: Sequence[float]
     iterations: int
     box: Box
+    rates: float | Tensor = 1.0
+    """A factor on the learning rate, one for all guesses or one for each, `[V]`."""
 
     def begin(self, z: Tensor, evaluate: Evaluate) -> Search:
         """Nothing is known yet."""
@@ -62,7 +64,11 @@ class FirstOrder:
             search = _noted(search, value, slope)
             scale = 0.1 ** sum(i >= share * self.iterations for share in self.decays)
             z, state = self.optimizer.step(
-                search.z, slope.nan_to_num(0, 0, 0), state, lr_scale=scale, active=~search.diverged
+                search.z,
+                slope.nan_to_num(0, 0, 0),
+                state,
+                lr_scale=scale * self.rates,
+                active=~search.diverged,
             )
             search = search._replace(z=self.box(z))
         if until == self.iterations:
@@ -79,6 +85,8 @@ class QuasiNewton:
     """L-BFGS; a step never raises a value, so the last guess is the best."""
 
     optimizer: LBFGS
+    rates: float | Tensor = 1.0
+    """A factor on the learning rate, one for all guesses or one for each, `[V]`."""
 
     def begin(self, z: Tensor, evaluate: Evaluate) -> Search:
         """The first value and slope; where they are no numbers the victim is lost."""
@@ -93,7 +101,7 @@ class QuasiNewton:
         # A step writes into the history; a search that is interrupted must be found as it was.
         state = state._replace(moves=state.moves.clone(), turns=state.turns.clone())
         for _ in range(begin, until):
-            z, state = self.optimizer.step(z, state, evaluate)
+            z, state = self.optimizer.step(z, state, evaluate, lr_scale=self.rates)
         return Search(z, z, state.value, search.diverged, tuple(state))
 
     def over(self, search: Search) -> bool:

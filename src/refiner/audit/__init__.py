@@ -2,9 +2,10 @@
 
 from refiner.audit.page import report_page, write_report
 from refiner.audit.plan import Plan
-from refiner.audit.result import AuditResult, Finding, Mean, Seconds
+from refiner.audit.result import AuditResult, Finding, Mean, Seconds, Tuned
 from refiner.audit.run import audit
 from refiner.audit.store import audit_all
+from refiner.audit.tuning import Tuning
 from refiner.audit.victims import Victims, load_victims
 
 __all__ = [
@@ -13,6 +14,8 @@ __all__ = [
     "Mean",
     "Plan",
     "Seconds",
+    "Tuned",
+    "Tuning",
     "Victims",
     "audit",
     "audit_all",

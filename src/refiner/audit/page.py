@@ -6,7 +6,7 @@ from pathlib import Path
 
 from refiner.audit.naming import pair_names, shared_settings
 from refiner.audit.result import AuditResult, Finding, Mean
-from refiner.audit.words import note, summary, why
+from refiner.audit.words import note, summary, tuned, why
 from refiner.errors import DataError
 from refiner.report import (
     VERDICTS,
@@ -34,6 +34,7 @@ COLUMNS = (
     "noise",
     "identified",
     "labels read",
+    "bytes",
     "exposed",
     "verdict",
 )
@@ -100,6 +101,7 @@ def table_rows(results: Sequence[AuditResult]) -> list[list[str | Cell]]:
                 _mean(result.means.get("noise"), 2),
                 _percent(result.means.get("top1_pixels")),
                 "granted" if labels is None else f"{100 * labels:.0f} %",
+                "–" if result.upload_bytes is None else f"{result.upload_bytes:,}",
                 Cell(f"{verdict.exposed} of {count}", value=verdict.exposed / count),
                 Cell(verdict=verdict.level),
             ]
@@ -138,6 +140,7 @@ def _table_note(results: Sequence[AuditResult]) -> str:
     told = (
         "Means over all pictures; in brackets the 95 % interval, a percentile bootstrap over the victims. "
         "Noise: the share of it in the reconstruction. Labels read: the share that the upload gives away. "
+        "Bytes: what one client's upload takes, packed. "
     )
     candidates = results[0].candidates
     if candidates is not None:
@@ -148,6 +151,9 @@ def _table_note(results: Sequence[AuditResult]) -> str:
     diverged = sum(sum(result.diverged) for result in results)
     if diverged:
         told += f"{diverged} attacks diverged and count with the best they had. "
+    for (defense, _), result in zip(pair_names(results), results, strict=True):
+        if result.tuned is not None:
+            told += f"{defense} against {result.attack}: attacker tuned: {tuned(result)}. "
     return told.strip()
 
 

@@ -16,9 +16,12 @@ from refiner.attacks import Attack, ThreatModel, make_attack
 from refiner.audit.codec import plain
 from refiner.audit.public import choose_public
 from refiner.audit.scoring import Scorer
+from refiner.audit.shapes import shaped
+from refiner.audit.tuning import Tuning
 from refiner.core.determinism import repeatable
 from refiner.core.task import Task
-from refiner.defenses import Defense, Refiner, make_defense
+from refiner.defenses import Chain, Defense, Refiner, make_defense
+from refiner.defenses import label as label_of
 from refiner.errors import DataError
 from refiner.evaluation import EvaluationNetwork
 from refiner.metrics import Thresholds
@@ -55,6 +58,8 @@ class Plan:
     seed: int
     deterministic: bool = False
     """Whether a GPU, too, gives the same bits every time."""
+    tuning: Tuning | None = None
+    """On what the attacker is tuned first; None leaves its settings as they are."""
     settings: Mapping[str, object] = field(init=False)
     """All that the result hangs on, as plain records; pictures and weights by their checksum."""
 
@@ -77,9 +82,10 @@ class Plan:
         thresholds: Thresholds | None = None,
         seed: int = 0,
         deterministic: bool = False,
+        tune: Tuning | None = None,
     ) -> "Plan":
         """The plan of `refiner.audit` with the same arguments."""
-        x, y = _shaped(task, x, y)
+        x, y = shaped(task, x, y)
         defender = make_defense(defense) if isinstance(defense, str) else defense
         attacker = make_attack(attack) if isinstance(attack, str) else attack
         if attacker.settings().get("input_range", (0.0, 1.0)) != (0.0, 1.0):
@@ -92,9 +98,12 @@ class Plan:
         others = choose_public(original, public)
         with repeatable(checks.flag("deterministic", deterministic), x.device):
             scorer = Scorer.over(original, others, metrics, thresholds or Thresholds())
-        label = defense.partition(":")[0] if isinstance(defense, str) else defender.name
+        label = label_of(defense) if isinstance(defense, str) else defender.name
         titles = _names(names, *y.shape)
-        return cls(task, x, y, titles, label, defender, attacker, granted, scorer, seed, deterministic)
+        tuning = None if tune is None else tune.checked(task, original, y.shape[1], attacker)
+        return cls(
+            task, x, y, titles, label, defender, attacker, granted, scorer, seed, deterministic, tuning
+        )
 
     @property
     def stem(self) -> str:
@@ -132,28 +141,6 @@ def difference(one: Mapping[str, object], other: Mapping[str, object]) -> str:
     return ""
 
 
-def _shaped(task: Task, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Victims with their batch axis; what lies in them is the defence's to check."""
-    if not isinstance(task, Task):
-        raise DataError(
-            f"task = {type(task).__name__}: expected a Task; make one with Task(model, example=x)"
-        )
-    shape = task.input_shape
-    if len(shape) != 3 or shape[0] not in (1, 3):
-        raise DataError(
-            f"task of inputs {list(shape)}: an audit compares pictures, expected [C, H, W] with C = 1 or 3"
-        )
-    wanted = ", ".join(map(str, shape))
-    axes = x.ndim - 3 if isinstance(x, Tensor) else 0
-    if not isinstance(x, Tensor) or axes not in (1, 2) or tuple(x.shape[axes:]) != shape or not x.numel():
-        found = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise DataError(f"x = {found}: expected victims [N, {wanted}] or [V, B, {wanted}]")
-    if not isinstance(y, Tensor) or y.shape != x.shape[:axes]:
-        found = list(y.shape) if isinstance(y, Tensor) else type(y).__name__
-        raise DataError(f"y = {found}: expected {list(x.shape[:axes])}, a label for every picture")
-    return (x, y) if axes == 2 else (x[:, None], y[:, None])
-
-
 def _names(names: Sequence[str] | None, victims: int, batch: int) -> list[str]:
     if names is None:
         return [
@@ -171,6 +158,7 @@ def _settings(plan: Plan) -> dict[str, object]:
         "seed": plan.seed,
         "defense": {"name": plan.label, "seed": plan.seed + APART, **plain(plan.defense.settings())},
         "attack": {"name": plan.attack.name, "seed": plan.seed, **plain(plan.attack.settings())},
+        **({} if plan.tuning is None else {"tuning": _tuning(plan.tuning, plan.attack)}),
         "threat": asdict(plan.threat),
         "model": {
             "name": type(task.model).__name__,
@@ -210,11 +198,22 @@ def _settings(plan: Plan) -> dict[str, object]:
     }
 
 
+def _tuning(tuning: Tuning, attack: Attack) -> dict[str, object]:
+    return {
+        "victims": len(tuning.y),
+        "sha256": _digest([tuning.x, tuning.y]),
+        "grid": tuning.values(attack),
+        "chosen by": "mean PSNR",
+    }
+
+
 def _networks(plan: Plan) -> Iterator[tuple[str, nn.Module]]:
     """The fixed networks that the result hangs on, by their part in it."""
     device = plan.x.device
-    if isinstance(plan.defense, Refiner):
-        yield "evaluation, for the defence", plan.defense.network or EvaluationNetwork.bundled(device)
+    # In a chain it can only stand first, since it needs the data.
+    first = plan.defense.parts[0] if isinstance(plan.defense, Chain) else plan.defense
+    if isinstance(first, Refiner):
+        yield "evaluation, for the defence", first.network or EvaluationNetwork.bundled(device)
     for name, network in plan.attack.networks(plan.task).items():
         yield f"{name}, for the attack", network
     if "noise" in plan.scorer.metrics:

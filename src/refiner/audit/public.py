@@ -44,19 +44,24 @@ def choose_public(original: Tensor, public: Tensor | None = None) -> Public:
                 f"public: pictures of shape {list(public.shape[1:])}, "
                 f"expected {list(original.shape[1:])} as the victims have"
             )
-        rest = _without(public.to(original), original)
+        rest = without(public.to(original), original)
         if not len(rest):
             raise DataError("public: holds nothing but victims, expected other pictures")
         return Public(rest, True, f"{len(rest)} pictures as given")
     sample = load_sample().images
     if sample.shape[1:] != original.shape[1:]:
         return Public(None, False, "none")
-    rest = _without(sample.to(original), original)
+    rest = without(sample.to(original), original)
     alike = len(sample) - len(rest) == len(original)
     return Public(rest if len(rest) else None, alike, f"{len(rest)} pictures of the bundled sample")
 
 
-def _without(pictures: Tensor, victims: Tensor) -> Tensor:
+def without(pictures: Tensor, victims: Tensor) -> Tensor:
+    """Those of `pictures [N, …]` that are not among `victims`, of the same dtype.
+
+    >>> without(torch.tensor([[0.0], [1.0]]), torch.tensor([[1.0]]))
+    tensor([[0.]])
+    """
     held = {victim.tobytes() for victim in victims.cpu().numpy()}
     kept = [picture.tobytes() not in held for picture in pictures.cpu().numpy()]
     return pictures[torch.tensor(kept, device=pictures.device)]

@@ -57,6 +57,17 @@ class Mean:
 
 
 @dataclass(frozen=True)
+class Tuned:
+    """What was chosen for the attacker on other pictures than those reported, by their mean PSNR."""
+
+    chosen: Mapping[str, float]
+    """In place of those in `settings["attack"]`."""
+    trials: tuple[Mapping[str, float], ...]
+    """All that was tried, each with its `psnr`."""
+    pictures: int
+
+
+@dataclass(frozen=True)
 class Seconds:
     """How long each part took."""
 
@@ -65,6 +76,7 @@ class Seconds:
     metrics: float
     resumed: bool = False
     """Whether the attack went on from a file: its seconds are those since then."""
+    tuning: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,11 +103,15 @@ class AuditResult:
     original: Pixels
     reconstruction: Pixels
     robust: Pixels | None
-    """What Refiner made of the originals; None for another defence."""
+    """What Refiner made of the originals; None for another defence, and for a chain."""
     seconds: Seconds
     made: datetime
     settings: Mapping[str, object]
     """Of the defence, attack, model, data and threat model, with all seeds and versions."""
+    tuned: Tuned | None = None
+    """None if the attacker was taken as it is."""
+    upload_bytes: int | None = None
+    """What one client's upload takes, packed."""
 
     def __post_init__(self) -> None:
         count = self.victims * self.batch
@@ -130,6 +146,7 @@ class AuditResult:
         held |= {"findings": [asdict(finding) for finding in self.findings], "made": self.made.isoformat()}
         held |= {"means": {name: asdict(mean) for name, mean in self.means.items()}}
         held |= {"verdict": asdict(self.verdict), "seconds": asdict(self.seconds)}
+        held |= {"tuned": None if self.tuned is None else asdict(self.tuned)}
         return codec.seal(codec.plain(held))
 
     @classmethod
@@ -150,6 +167,7 @@ class AuditResult:
             held["diverged"] = tuple(bool(value) for value in held["diverged"])
             held["verdict"], held["seconds"] = GroupVerdict(**held["verdict"]), Seconds(**held["seconds"])
             held["made"] = datetime.fromisoformat(held["made"])
+            held["tuned"] = None if held.get("tuned") is None else _tuned(held["tuned"])
             return cls(**held)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise codec.refused(name, f"{type(error).__name__}: {error}") from error
@@ -171,6 +189,14 @@ class AuditResult:
         except (OSError, ValueError) as error:
             raise codec.refused(str(path), getattr(error, "strerror", None) or "not text") from error
         return cls.from_json(text, str(path))
+
+
+def _tuned(held: dict[str, Any]) -> Tuned:
+    chosen, *trials = (
+        {name: codec.number(value) for name, value in point.items()}
+        for point in (held["chosen"], *held["trials"])
+    )
+    return Tuned(chosen, tuple(trials), int(held["pictures"]))
 
 
 def _finding(held: dict[str, Any]) -> Finding:

@@ -9,22 +9,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from refiner import checks
-from refiner.attacks import Attack, Observation, ThreatModel
+from refiner.attacks import Attack, Sweep, ThreatModel
+from refiner.attacks.preset import MatchingAttack
 from refiner.audit.plan import APART, Plan
-from refiner.audit.result import AuditResult, Seconds
+from refiner.audit.result import AuditResult, Seconds, Tuned
 from refiner.audit.scoring import recovered
+from refiner.audit.tuning import Tuning
+from refiner.audit.uploads import uploads
 from refiner.core.determinism import repeatable
 from refiner.core.task import Task
-from refiner.defenses import Defense, Refiner
-from refiner.metrics import Thresholds, assign, judge_group
+from refiner.defenses import Defense
+from refiner.metrics import Thresholds, assign, judge_group, psnr
 from refiner.report.picture import to_pixels
 
 Progress = Callable[[str, int, int], None]
-"""Called now and then with the stage ("defence", "attack", "metrics"), what of it is done, and its total."""
-
-# Samples that are defended at a time.
-_SAMPLES = 256
+"""Called now and then with the stage ("tuning", "defence", "attack", "metrics"), what is done, the total."""
 
 
 def audit(
@@ -44,6 +43,7 @@ def audit(
     resume: Path | None = None,
     on_progress: Progress = lambda stage, done, total: None,
     deterministic: bool = False,
+    tune: Tuning | None = None,
 ) -> AuditResult:
     """Attack what `defense` uploads for victims `x`, and say how much of them the attack rebuilt.
 
@@ -52,7 +52,8 @@ def audit(
     and the attacker looks for the original among them; without them the bundled sample serves, where it fits.
     `metrics` is some of "lpips", "noise", "identification"; None takes all that fit the pictures. `chunk`
     and `resume` are the attack's. An audit is a study: its draws all come from `seed`, a client's never do.
-    With `deterministic` a GPU, too, gives the same bits every time, at some cost in speed.
+    With `deterministic` a GPU, too, gives the same bits every time, at some cost in speed. With `tune` the
+    attacker's total variation and learning rate are chosen for this defence first, on the pictures in it.
 
     >>> from refiner.attacks import InvertingGradients
     >>> from refiner.data import load_sample
@@ -77,6 +78,7 @@ def audit(
         thresholds=thresholds,
         seed=seed,
         deterministic=deterministic,
+        tune=tune,
     )
     return carry_out(plan, chunk=chunk, resume=resume, on_progress=on_progress)
 
@@ -95,11 +97,23 @@ def carry_out(
 
 def _carry_out(plan: Plan, chunk: int | None, resume: Path | None, on_progress: Progress) -> AuditResult:
     victims, batch = plan.y.shape
+    first = time.perf_counter()
+    tuned = None if plan.tuning is None else _tuned(plan, plan.tuning, chunk, resume, on_progress)
+    attack = plan.attack if tuned is None else replace(plan.attack, **tuned.chosen)
     began = time.perf_counter()
-    robust, seen = _defend(plan, chunk, on_progress)
+    robust, seen = uploads(
+        plan.task,
+        plan.defense,
+        plan.x,
+        plan.y,
+        labels=plan.threat.labels,
+        seed=plan.seed + APART,
+        chunk=chunk,
+        on_progress=lambda done, total: on_progress("defence", done, total),
+    )
     defended = time.perf_counter()
     resumed = resume is not None and resume.exists()
-    rebuilt = plan.attack.reconstruct(
+    rebuilt = attack.reconstruct(
         seen,
         threat=plan.threat,
         seed=plan.seed,
@@ -133,28 +147,52 @@ def _carry_out(plan: Plan, chunk: int | None, resume: Path | None, on_progress: 
         reconstruction=to_pixels(pictures.cpu()),
         robust=None if robust is None else to_pixels(robust.flatten(0, 1).float().cpu()),
         seconds=Seconds(
-            defended - began, attacked - defended, time.perf_counter() - attacked, resumed=resumed
+            defended - began,
+            attacked - defended,
+            time.perf_counter() - attacked,
+            resumed,
+            0.0 if tuned is None else began - first,
         ),
         made=datetime.now(UTC).replace(microsecond=0),
         settings=plan.settings,
+        tuned=tuned,
+        upload_bytes=plan.defense.wire_bytes(plan.task.shapes),
     )
 
 
-def _defend(plan: Plan, chunk: int | None, on_progress: Progress) -> tuple[Tensor | None, Observation]:
-    """What the server sees of all victims, and Refiner's robust data."""
-    task, x, y = plan.task, plan.x, plan.y
-    step = max(1, _SAMPLES // x.shape[1]) if chunk is None else checks.integer("chunk", chunk, 1)
-    robust, parts = [], []
-    for begin in range(0, len(x), step):
-        on_progress("defence", begin, len(x))
-        rows = slice(begin, begin + step)
-        if isinstance(plan.defense, Refiner):
-            pictures, update = plan.defense.refine(task, x[rows], y[rows], seed=plan.seed + APART)
-            robust.append(pictures)
-        else:
-            update = plan.defense.protect(task, x[rows], y[rows], seed=plan.seed + APART)
-        parts.append(Observation.of(task, update, labels=y[rows] if plan.threat.labels else None))
-    on_progress("defence", len(x), len(x))
-    gradient = torch.cat([part.gradient for part in parts])
-    seen = replace(parts[0], gradient=gradient, labels=y if plan.threat.labels else None)
-    return (torch.cat(robust) if robust else None), seen
+def tuning_state(state: Path) -> Path:
+    """Where the state of tuning lies, beside that of the attack.
+
+    >>> tuning_state(Path("out/a.state.safetensors")).name
+    'a.state.tuning.safetensors'
+    """
+    return state.with_suffix(f".tuning{state.suffix}")
+
+
+def _tuned(
+    plan: Plan, tuning: Tuning, chunk: int | None, resume: Path | None, on_progress: Progress
+) -> Tuned:
+    """The point of the grid that rebuilds the tuning's pictures best, all of them in one run."""
+    assert isinstance(plan.attack, MatchingAttack)
+    points = tuning.grid(plan.attack)
+    # Neither the victims' noise nor the attacker's own draws.
+    seed = plan.seed + 2 * APART
+    x, y = tuning.x, tuning.y
+    _, seen = uploads(plan.task, plan.defense, x, y, labels=plan.threat.labels, seed=seed, chunk=chunk)
+    rebuilt = Sweep(plan.attack, points).reconstruct(
+        seen,
+        threat=plan.threat,
+        seed=plan.seed,
+        chunk=chunk,
+        resume=None if resume is None else tuning_state(resume),
+        on_progress=lambda done, total: on_progress("tuning", done, total),
+        deterministic=plan.deterministic,
+    )
+    truth = x.to(plan.scorer.original)
+    trials = []
+    for point, pictures in zip(points, torch.split(rebuilt.x.to(truth), len(x)), strict=True):
+        ordered = assign(pictures, truth) if x.shape[1] > 1 else pictures
+        score = float(psnr(ordered.flatten(0, 1), truth.flatten(0, 1)).mean())
+        trials.append({**point, "psnr": score})
+    best = max(range(len(points)), key=lambda place: trials[place]["psnr"])
+    return Tuned(points[best], tuple(trials), y.numel())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from refiner.audit.plan import Plan, difference, identity
 from refiner.audit.result import AuditResult
-from refiner.audit.run import Progress, carry_out
+from refiner.audit.run import Progress, carry_out, tuning_state
 from refiner.errors import DataError
 
 
@@ -34,7 +34,8 @@ def audit_all(
             state = folder / f"{plan.stem}.state.safetensors"
             result = carry_out(plan, chunk=chunk, resume=state, on_progress=on_progress)
             result.save(_file(plan, folder))
-            state.unlink(missing_ok=True)
+            for file in (state, tuning_state(state)):
+                file.unlink(missing_ok=True)
             results[plan.stem] = result
         on_pair(plan, result)
     return [result for plan in plans if (result := results[plan.stem]) is not None]

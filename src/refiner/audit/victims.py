@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from refiner import checks
@@ -13,6 +14,8 @@ from refiner.errors import DataError
 
 # Victims of every study are CIFAR-10's training pictures from here on; nothing is trained or tuned on them.
 _FIRST_VICTIM = 40_000
+# An attacker is tuned on these, or on those behind the victims where they reach further.
+_FIRST_TUNED_ON = 41_000
 _PUBLIC = 1000
 
 
@@ -27,6 +30,9 @@ class Victims:
     public: Tensor | None
     classes: int
     source: str
+    tuning_x: Tensor | None = None
+    """Other batches, on which an attacker may be tuned; None if none were asked for."""
+    tuning_y: Tensor | None = None
 
 
 def load_victims(
@@ -37,17 +43,20 @@ def load_victims(
     batch: int = 1,
     size: int | None = None,
     seed: int = 0,
+    tuning_victims: int = 0,
 ) -> Victims:
     """The first victims of the bundled sample, of a data set whose files lie in `root`, or of own pictures.
 
     Own pictures are a file, a folder or an `.npz`; labels are `labels` or `y` of the `.npz`, or the number of
     a picture's sub-folder among those of the folder, else they are drawn. A picture is called by its file.
+    The `tuning_victims` are the next ones; of CIFAR-10 those from training picture 41,000 on.
 
     >>> found = load_victims(victims=2, batch=3)
     >>> found.x.shape, found.names[0], found.y.tolist()
     (torch.Size([2, 3, 3, 32, 32]), 'airplane 1', [[0, 1, 2], [3, 4, 5]])
     """
     count = checks.integer("victims", victims, 1) * checks.integer("batch", batch, 1)
+    more = checks.integer("tuning_victims", tuning_victims, 0) * batch
     if root is not None and data not in DATASETS:
         raise DataError(f"root = {str(root)!r}: goes with a data set, one of {', '.join(DATASETS)}")
     if size is not None and (data is None or data in DATASETS):
@@ -60,7 +69,7 @@ def load_victims(
     elif data in DATASETS:
         if root is None:
             raise DataError(f"data = {data!r}: expected its files' folder too; set root")
-        found, rest = _from_dataset(data, root, count)
+        found, rest = _from_dataset(data, root, count, more)
     else:
         found = own_pictures(Path(data), size, seed)
         rest = found.images[count : count + _PUBLIC]
@@ -69,22 +78,34 @@ def load_victims(
             f"victims × batch = {victims} × {batch}: expected at most {len(found.images)}, "
             f"the pictures of {found.source}"
         )
-    images, labels = found.images[:count], found.labels[:count]
-    x, y = images.view(victims, batch, *images.shape[1:]), labels.view(victims, batch)
+    if len(found.images) < count + more:
+        raise DataError(
+            f"tuning_victims = {tuning_victims}: expected at most {(len(found.images) - count) // batch}, "
+            f"what {found.source} has beside the victims"
+        )
+    x, y = _batches(found, slice(0, count), batch)
+    tuned_on = _batches(found, slice(count, count + more), batch) if more else (None, None)
     public = rest if rest is not None and len(rest) else None
-    return Victims(x, y, found.names[:count], public, found.classes, found.source)
+    return Victims(x, y, found.names[:count], public, found.classes, found.source, *tuned_on)
 
 
-def _from_dataset(name: str, root: Path, count: int) -> tuple[Pictures, Tensor]:
-    """Victims of a data set, and other pictures of it."""
+def _batches(found: Pictures, rows: slice, batch: int) -> tuple[Tensor, Tensor]:
+    images, labels = found.images[rows], found.labels[rows]
+    return images.view(-1, batch, *images.shape[1:]), labels.view(-1, batch)
+
+
+def _from_dataset(name: str, root: Path, count: int, more: int) -> tuple[Pictures, Tensor]:
+    """Victims of a data set and, behind them, those to tune on; and other pictures of it."""
     if name == "cifar10":
         images, labels = load_dataset(name, "train", root)
         rest = images[:_PUBLIC]
-        images, labels = images[_FIRST_VICTIM:], labels[_FIRST_VICTIM:]
+        behind = max(_FIRST_TUNED_ON, _FIRST_VICTIM + count)
+        rows = [slice(_FIRST_VICTIM, _FIRST_VICTIM + count), slice(behind, None)]
+        images, labels = (torch.cat([t[each] for each in rows]) for t in (images, labels))
     else:
         split = "test" if "test" in DATASETS[name].splits else next(iter(DATASETS[name].splits))
-        images, labels = load_dataset(name, split, root, limit=count + _PUBLIC)
-        rest = images[count:]
+        images, labels = load_dataset(name, split, root, limit=count + max(_PUBLIC, more))
+        rest = images[count : count + _PUBLIC]
     titles = [f"picture {number}" for number in range(1, count + 1)]
-    victims = images[:count].float() / 255, labels[:count]
-    return Pictures(*victims, titles, DATASETS[name].classes, name), rest.float() / 255
+    found = images[: count + more].float() / 255, labels[: count + more]
+    return Pictures(*found, titles, DATASETS[name].classes, name), rest.float() / 255

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from refiner.audit.result import AuditResult
 from refiner.metrics.verdict import LEVELS
 
+_SHORT = {"total_variation": "TV"}
+_LONG = {"total_variation": "total variation", "lr": "learning rate"}
 _VOTES = {"psnr": "PSNR", "ssim": "SSIM", "identification": "identification"}
 
 
@@ -65,10 +67,36 @@ def note(result: AuditResult) -> str:
     threat = result.settings.get("threat")
     granted = [name for name, given in threat.items() if given] if isinstance(threat, Mapping) else []
     also = f", and has {' and '.join(granted)}" if granted else ""
+    told += f". The attacker sees the upload, the model and the size of the batch{also}; "
+    if result.tuned is None:
+        return told + "it does not know the defence."
+    names = [_LONG.get(name, name) for name in result.tuned.chosen]
+    were, pictures = "were" if len(names) > 1 else "was", _others(result.tuned.pictures)
     return (
-        f"{told}. The attacker sees the upload, the model and the size of the batch{also}; it does not know "
+        f"{told}its {' and '.join(names)} {were} tuned for each defence on {pictures}, else it does not know "
         "the defence."
     )
+
+
+def point(settings: Mapping[str, float]) -> str:
+    """Settings of an attack in a few words.
+
+    >>> point({"total_variation": 0.1, "lr": 0.03})
+    'TV 0.1, lr 0.03'
+    """
+    return ", ".join(f"{_SHORT.get(name, name)} {value:g}" for name, value in settings.items())
+
+
+def tuned(result: AuditResult) -> str:
+    """What the attacker was tuned to, and on what; nothing if it was not."""
+    found = result.tuned
+    if found is None:
+        return ""
+    return f"{point(found.chosen)} on {_others(found.pictures)}"
+
+
+def _others(count: int) -> str:
+    return f"{count} other picture{'' if count == 1 else 's'}"
 
 
 def _worst(results: Sequence[AuditResult]) -> AuditResult:

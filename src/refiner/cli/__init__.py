@@ -7,13 +7,20 @@ import typer
 from refiner._version import __version__
 from refiner.cli.audit import audit
 from refiner.cli.common import console
+from refiner.cli.data import data
+from refiner.cli.defenses import attacks, defenses
 from refiner.cli.evalnet import evalnet
 from refiner.cli.gan import gan
 from refiner.cli.refine import refine
+from refiner.cli.train import train
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(audit)
 app.command()(refine)
+app.command()(train)
+app.command()(defenses)
+app.command()(attacks)
+app.add_typer(data, name="data")
 app.add_typer(evalnet, name="evalnet")
 app.add_typer(gan, name="gan")
 

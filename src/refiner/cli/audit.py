@@ -17,10 +17,10 @@ from rich.text import Text
 from torch import nn
 
 from refiner.attacks import ATTACKS, Attack, ThreatModel, make_attack
-from refiner.audit import AuditResult, Plan, Victims, audit_all, load_victims, write_report
+from refiner.audit import AuditResult, Plan, Tuning, Victims, audit_all, load_victims, write_report
 from refiner.audit.naming import pair_names
 from refiner.audit.weights import load_weights
-from refiner.audit.words import summary
+from refiner.audit.words import summary, tuned
 from refiner.checks import integer, nearest
 from refiner.cli.common import Device, Size, console, one_line_errors, progress_bar, to_device
 from refiner.core import Task
@@ -51,8 +51,8 @@ def audit(
     defense: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"One of {', '.join(DEFENSES)}, as NAME or NAME:setting=value,…; repeat for more. "
-            "none and refiner if left out."
+            help=f"One of {', '.join(DEFENSES)}, as NAME or NAME:setting=value,…, or several with a plus "
+            "between them; repeat for more. none and refiner if left out."
         ),
     ] = None,
     attack: Annotated[
@@ -71,6 +71,14 @@ def audit(
         list[str] | None,
         typer.Option(help=f"What the attacker has besides, one of {', '.join(_GRANTS)}; repeat for more."),
     ] = None,
+    tune_attacker: Annotated[
+        bool,
+        typer.Option(
+            "--tune-attacker",
+            help="Choose total variation and learning rate of attacks for each defence, on other pictures.",
+        ),
+    ] = False,
+    tuning_victims: Annotated[int, typer.Option(help="Clients that attackers are tuned on.")] = 8,
     size: Size = None,
     seed: Annotated[int, typer.Option(help="Of the model, the defences and the attacks.")] = 0,
     chunk: Annotated[int | None, typer.Option(help="Victims attacked at a time.")] = None,
@@ -93,10 +101,21 @@ def audit(
             for name in defenses:
                 make_defense(name)
             torch.manual_seed(integer("seed", seed, 0, 2**32 - 1))
-            found = load_victims(data, root=root, victims=victims, batch=batch, size=size, seed=seed)
+            found = load_victims(
+                data,
+                root=root,
+                victims=victims,
+                batch=batch,
+                size=size,
+                seed=seed,
+                tuning_victims=integer("tuning_victims", tuning_victims, 1) if tune_attacker else 0,
+            )
             x, y = found.x.to(where), found.y.to(where)
             network = _network(model, found, weights).to(where)
             task = Task(network, example=x[0])
+            tune = None
+            if found.tuning_x is not None and found.tuning_y is not None:
+                tune = Tuning(found.tuning_x.to(where), found.tuning_y.to(where))
             plans = [
                 Plan.of(
                     task,
@@ -109,6 +128,7 @@ def audit(
                     names=found.names,
                     seed=seed,
                     deterministic=deterministic,
+                    tune=tune,
                 )
                 for name in defenses
                 for each in attacks
@@ -156,23 +176,27 @@ def _run(plans: Sequence[Plan], out: Path, chunk: int | None) -> list[AuditResul
         TimeRemainingColumn(),
     )
     with progress_bar(*columns) as bar:
-        done, line = 0, bar.add_task("audit", total=None)
+        done, title, line = 0, "audit", bar.add_task("audit", total=None)
 
         def tell(plan: Plan, result: AuditResult | None) -> None:
-            nonlocal done, line
+            nonlocal done, title, line
             name = f"{plan.label} against {plan.attack.name}"
             if result is None:
                 bar.remove_task(line)
-                line = bar.add_task(f"{name} ({done + 1} of {len(plans)})", total=None)
+                title = f"{name} ({done + 1} of {len(plans)})"
+                line = bar.add_task(title, total=None)
                 return
             done += 1
-            took = result.seconds.defense + result.seconds.attack + result.seconds.metrics
+            spent = result.seconds
+            took = spent.tuning + spent.defense + spent.attack + spent.metrics
             told = f"{result.means['psnr'].value:.1f} dB, {result.verdict.reason}, {took:.0f} s"
+            told += f", attacker tuned: {tuned(result)}" if result.tuned is not None else ""
             bar.console.print(f"{done} of {len(plans)}: {name}: {told}", highlight=False, soft_wrap=True)
 
         def advance(stage: str, now: int, total: int) -> None:
-            if stage == "attack":
-                bar.update(line, completed=now, total=total)
+            if stage in ("tuning", "attack"):
+                doing = f"{title}, tuning" if stage == "tuning" else title
+                bar.update(line, completed=now, total=total, description=doing)
 
         try:
             return audit_all(plans, out, chunk=chunk, on_pair=tell, on_progress=advance)
@@ -189,7 +213,8 @@ def _show(results: Sequence[AuditResult]) -> None:
     names = ("defence", "attack", "PSNR, dB", "SSIM", "LPIPS", "top-1", "labels", "verdict")
     for name in names:
         left = name in ("defence", "attack", "verdict")
-        table.add_column(name, justify="left" if left else "right", no_wrap=name == "PSNR, dB")
+        narrow = name == "PSNR, dB"
+        table.add_column(name, justify="left" if left else "right", no_wrap=narrow, overflow="fold")
     for (defense, attack), result in zip(pair_names(results), results, strict=True):
         level, labels = result.verdict.level, result.label_recovery
         shown = (_number(result, "psnr", 1), _number(result, "ssim", 2), _number(result, "lpips", 3))

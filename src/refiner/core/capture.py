@@ -99,7 +99,6 @@ class _Recording:
             self.outputs = function(*self.inputs)
 
     def replay(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        for mine, given in zip(self.inputs, inputs, strict=True):
-            mine.copy_(given)
+        torch._foreach_copy_(self.inputs, list(inputs))
         self.graph.replay()
         return tuple(t.clone() for t in self.outputs)

@@ -65,15 +65,21 @@ class LBFGS:
         inverse, scale = flat.new_zeros(self.history, count), flat.new_zeros(count)
         return LBFGSState(value, flat, moves, turns, inverse, scale, none, torch.tensor(self.history - 1))
 
-    def step(self, x: Tensor, state: LBFGSState, evaluate: Evaluate) -> tuple[Tensor, LBFGSState]:
-        """One step of every victim that is not stuck, which never raises its value; the state is used up."""
+    def step(
+        self, x: Tensor, state: LBFGSState, evaluate: Evaluate, lr_scale: float | Tensor = 1.0
+    ) -> tuple[Tensor, LBFGSState]:
+        """One step of every victim that is not stuck, which never raises its value; the state is used up.
+
+        `lr_scale` is one factor on the learning rate, or one for each victim, `[V]`.
+        """
         direction = -self._times_inverse(state)
         fall = (direction * state.slope).sum(1)
         fresh = (state.scale == 0) | ~(fall < 0)
         direction = torch.where(fresh[:, None], -state.slope, direction)
         fall = torch.where(fresh, -state.slope.square().sum(1), fall)
         size = 1 / state.slope.abs().sum(1).clamp_min(1e-30)
-        t = self.lr * torch.where(fresh, size.clamp_max(1), torch.ones_like(size))
+        rate = lr_scale.to(size) if isinstance(lr_scale, Tensor) else lr_scale
+        t = self.lr * rate * torch.where(fresh, size.clamp_max(1), torch.ones_like(size))
         after, value, slope, moved = self._search(x, state, evaluate, direction, fall, t)
         kept = self._remember(state, (after - x).flatten(1), slope - state.slope, moved)
         # Without a step the history is dropped; if there was none, nothing is left to try.

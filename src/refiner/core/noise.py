@@ -6,12 +6,14 @@ picture the same noise at every upload, so that many uploads of it can't be aver
 """
 
 import hashlib
+import hmac
 import math
 import secrets
 
 import torch
 from torch import Tensor
 
+from refiner import checks
 from refiner.errors import SettingError
 
 _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)
@@ -33,16 +35,32 @@ class NoiseSource:
     def __init__(self, key: bytes | None = None, *, seed: int | None = None) -> None:
         if key is not None and (not isinstance(key, bytes) or len(key) != 32):
             raise SettingError("key: expected 32 secret bytes")
+        self.seeded = key is None and seed is not None
+        """Whether the key comes from a seed, which is public: for tests and studies."""
         if key is None:
-            seeded = seed is not None
             key = (
                 hashlib.sha256(f"refiner seed {seed}".encode()).digest()
-                if seeded
+                if self.seeded
                 else secrets.token_bytes(32)
             )
         words = [*_CONSTANTS, *(int.from_bytes(key[i : i + 4], "little") for i in range(0, 32, 4))]
         self.key = torch.tensor([_signed(word) for word in words], dtype=torch.int32)
         self._factors: dict[tuple[int, torch.device], Tensor] = {}
+
+    def child(self, index: int) -> "NoiseSource":
+        """The source of part `index` of a whole, with a stream of its own: its key is an HMAC of this key.
+
+        >>> parent, ids = NoiseSource(seed=0), torch.tensor([7])
+        >>> a, b = (parent.child(part).uniform(ids, (8,)) for part in (0, 1))
+        >>> torch.equal(a, b), torch.equal(a, NoiseSource(seed=0).child(0).uniform(ids, (8,)))
+        (False, True)
+        """
+        words = (word & 0xFFFFFFFF for word in self.key[len(_CONSTANTS) :].tolist())
+        secret = b"".join(word.to_bytes(4, "little") for word in words)
+        told = f"refiner child {checks.integer('index', index, 0)}".encode()
+        source = NoiseSource(hmac.digest(secret, told, "sha256"))
+        source.seeded = self.seeded
+        return source
 
     def identify(self, x: Tensor, axes: int) -> Tensor:
         """A secret 64-bit name of every sample, by its content: `x [..., *input]` with `axes` axes in front.

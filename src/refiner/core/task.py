@@ -2,8 +2,10 @@
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -133,6 +135,25 @@ class Task:
             for handle in handles:
                 handle.remove()
         return [found[name] for name in modules]
+
+    @contextmanager
+    def replaced(self, module: str, call: Callable[[Any, Tensor], Tensor | None]) -> Iterator[None]:
+        """Within it, `call(module, input)` stands in for what the named module gives, unless it is None."""
+        inner = self._pure.get_submodule(module)
+        handle = inner.register_forward_hook(lambda owner, args, _given: call(owner, args[0]))
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def features(self, parameters: Parameters, x: Tensor, module: str) -> Tensor:
+        """What the named module is given for inputs `[B, *input]`."""
+        found: list[Tensor] = []
+        with self.replaced(module, lambda _owner, given: found.append(given)):
+            self.scores(parameters, x)
+        if len(found) != 1 or len(found[0]) != len(x):
+            raise DataError(f"{module}: expected a module that runs once in a pass, on one row a sample")
+        return found[0]
 
     def fixed(self) -> dict[str, Tensor]:
         """What the model holds beside its trainable parameters: frozen ones and buffers, as they are now."""

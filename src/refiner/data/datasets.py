@@ -15,6 +15,7 @@ from torch import Tensor
 
 from refiner.checks import choice, integer
 from refiner.data.decode import decode, decode_blob, load_arrays
+from refiner.data.readers.lfw import people
 from refiner.data.sheet import read_sheet
 from refiner.errors import DataError
 
@@ -137,6 +138,17 @@ def _read_blob(root: Path, split: Split, limit: int | None) -> tuple[Tensor, Lab
     return torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2))), labels[:limit]
 
 
+def _read_faces(root: Path, split: Split, limit: int | None) -> tuple[Tensor, Labels]:
+    """Sheets of faces, and their file names, which tell whose they are."""
+    (files,) = _arrays(root / split.labels, split.key)
+    labels = np.array(people([str(file) for file in files])[1], dtype=np.int64)[:limit]
+    sheets = [
+        read_sheet(root / name, min(_PER_FILE, len(labels) - start), size=32)
+        for name, start in zip(split.files, range(0, len(labels), _PER_FILE), strict=False)
+    ]
+    return torch.cat(sheets), labels
+
+
 def _sheets(stem: str, count: int) -> tuple[str, ...]:
     return tuple(f"{stem}_{number}.webp" for number in range(count))
 
@@ -176,7 +188,9 @@ DATASETS: dict[str, Dataset] = {
         32,
         {part: Split(_read_sheets, *_HAM, part=part, group="lesion_id") for part in ("train", "test")},
     ),
-    "path": Dataset(9, 28, {"test": Split(_read_stack, (_PATH,), _PATH, "test_labels")}),
+    "pathmnist": Dataset(9, 28, {"test": Split(_read_stack, (_PATH,), _PATH, "test_labels")}),
     "tiny-imagenet": Dataset(200, 64, {"val": Split(_read_blob, (_TINY,), _TINY, "label")}),
+    "lfw": Dataset(5749, 32, {"all": Split(_read_faces, _sheets("lfw_32", 2), "lfw_labels.npz", "names")}),
 }
-"""Every known data set by name."""
+"""Every known data set by name; `path` is short for `pathmnist`."""
+DATASETS["path"] = DATASETS["pathmnist"]

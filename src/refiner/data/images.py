@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,12 @@ def _unit(images: NDArray[Any]) -> Tensor:
     return tensor.float().div_(255) if tensor.dtype == torch.uint8 else tensor.float()
 
 
-def _fit(images: Tensor, size: int | None) -> Tensor:
-    """Scale the shorter side to `size`, then cut the centre."""
+def fit(images: Tensor, size: int | None) -> Tensor:
+    """Float images [..., H, W] in 0..1 with the shorter side scaled to `size`, then the centre cut out.
+
+    >>> fit(torch.zeros(1, 3, 20, 60), 10).shape
+    torch.Size([1, 3, 10, 10])
+    """
     height, width = images.shape[-2:]
     if size is None or (height, width) == (size, size):
         return images
@@ -45,7 +50,7 @@ def load_image(path: str | os.PathLike[str], size: int | None = None) -> Tensor:
     refiner.errors.DataError: absent.png: no such file
     """
     size = None if size is None else integer("size", size, 1)
-    return _fit(_unit(decode(Path(path), str(path))[None]), size)[0]
+    return fit(_unit(decode(Path(path), str(path))[None]), size)[0]
 
 
 def read_images(path: str | os.PathLike[str], size: int | None = None) -> Tensor:
@@ -67,8 +72,21 @@ def read_images(path: str | os.PathLike[str], size: int | None = None) -> Tensor
     if not source.exists():
         raise DataError(f"{source}: no such file or folder")
     if source.suffix.lower() == ".npz":
-        return _fit(_unit(_read_arrays(source)), size)
+        return fit(_unit(stacked(load_arrays(source), source)), size)
     return load_image(source, size)[None]
+
+
+def picture_files(folder: Path) -> list[Path]:
+    """The pictures of a folder by their suffix, searched through and sorted, as seen from the folder."""
+    inside = sorted(file.relative_to(folder) for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
+    files = [
+        file
+        for file in inside
+        if not any(p.startswith(".") for p in file.parts) and (folder / file).is_file()
+    ]
+    if not files:
+        raise DataError(f"{folder}: no images, expected files ending in {', '.join(SUFFIXES)}")
+    return files
 
 
 def read_folder(folder: Path, size: int | None = None) -> tuple[Tensor, list[Path]]:
@@ -83,14 +101,7 @@ def read_folder(folder: Path, size: int | None = None) -> tuple[Tensor, list[Pat
     refiner.errors.DataError: ...: no images, expected files ending in .png, .jpg, ...
     """
     size = None if size is None else integer("size", size, 1)
-    inside = sorted(file.relative_to(folder) for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
-    files = [
-        file
-        for file in inside
-        if not any(p.startswith(".") for p in file.parts) and (folder / file).is_file()
-    ]
-    if not files:
-        raise DataError(f"{folder}: no images, expected files ending in {', '.join(SUFFIXES)}")
+    files = picture_files(folder)
     images: Tensor | None = None
     kept: list[Path] = []
     broken: list[DataError] = []
@@ -100,7 +111,7 @@ def read_folder(folder: Path, size: int | None = None) -> tuple[Tensor, list[Pat
         except DataError as error:
             broken.append(error)
             continue
-        image = _fit(_unit(pixels[None]), size)[0]
+        image = fit(_unit(pixels[None]), size)[0]
         if images is None:
             images = image.new_empty(len(files), *image.shape)
         if image.shape != images.shape[1:]:
@@ -119,11 +130,15 @@ def read_folder(folder: Path, size: int | None = None) -> tuple[Tensor, list[Pat
     return images[: len(kept)], kept
 
 
-def _read_arrays(path: Path) -> NDArray[Any]:
-    arrays = load_arrays(path)
+def stacked(arrays: Mapping[str, NDArray[Any]], path: Path, names: Sequence[str] = _NAMES) -> NDArray[Any]:
+    """The images of an `.npz` as [N, H, W, C], uint8 or floats in 0..1, under the first of `names` it has.
+
+    >>> stacked({"x": np.zeros((2, 4, 4), np.uint8)}, Path("a.npz")).shape
+    (2, 4, 4, 1)
+    """
     if "blob" in arrays and "offsets" in arrays:
         return decode_blob(arrays["blob"], arrays["offsets"], str(path))
-    name = next((name for name in _NAMES if name in arrays), None)
+    name = next((name for name in names if name in arrays), None)
     if name is None:
         held = ", ".join(sorted(arrays)) or "nothing"
         raise DataError(f"{path}: holds {held}, expected 'images', 'x', or 'blob' and 'offsets'")

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Literal, Self, final
 
 import torch
 from torch import Tensor
@@ -64,6 +64,23 @@ class Defense(ABC):
             failure = f"failed ({type(error).__name__}); nothing leaves"
         # Raised out here, so that no message or frame of what went wrong goes with it: they may hold data.
         raise ProtectionError(f"{self.name} {failure}")
+
+    keyed: ClassVar[bool] = False
+    """Whether its noise hangs on a key that it keeps for a whole training, not on fresh draws."""
+
+    def for_training(self, samples: int, seed: int | None) -> Self:
+        """The same defence for a training of so many samples; a study's `seed` makes its key, if it has one.
+
+        A client on its own has no such seed: its key comes from the operating system.
+        """
+        return self
+
+    def state(self) -> dict[str, Tensor]:
+        """What it remembers between rounds, for a checkpoint on the client's own machine; it never leaves."""
+        return {}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:  # noqa: B027 (most remember nothing)
+        """Remember what `state` held."""
 
     def guarantee(self) -> str:
         """What is proven about an upload; of most defences nothing is."""

@@ -1,6 +1,8 @@
 """Refiner: upload the gradient of robust data, which is noise to the eye and trains like the real."""
 
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NoReturn, Self
 
 import torch
@@ -50,6 +52,8 @@ class Refiner(Settings, Defense):
     """
 
     name: ClassVar[str] = "refiner"
+    keyed: ClassVar[bool] = True
+    cost: ClassVar[str] = "about 2 ι plain gradients and ι steps of the evaluation network"
 
     _memory: Memory = field(init=False, repr=False, compare=False)
     _source: NoiseSource = field(init=False, repr=False, compare=False)
@@ -70,6 +74,21 @@ class Refiner(Settings, Defense):
         0.5
         """
         return cls(**{**PAPER, **changes})
+
+    def for_training(self, samples: int, seed: int | None) -> Self:
+        """The same with room to remember all samples; with `seed`, a secret that anyone can compute."""
+        changes: dict[str, Any] = {"remember": max(self.remember, samples)}
+        if seed is not None:
+            changes["secret"] = hashlib.sha256(f"refiner study {seed}".encode()).digest()
+        return replace(self, **changes)
+
+    def state(self) -> dict[str, Tensor]:
+        """The robust data that the warm start remembers."""
+        return self._memory.state()
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on with the robust data of `state`."""
+        self._memory.restore(state)
 
     def refine(
         self, task: Task, x: Tensor, y: Tensor, *, ids: Tensor | None = None, seed: int | None = None

@@ -1,0 +1,44 @@
+"""SVHN as its authors hand it out: one .mat file a split."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from refiner.data.readers.matlab import read_mat
+from refiner.data.readers.raw import Raw, in_pieces
+from refiner.errors import DataError
+
+_SPLITS = ("train", "test")
+
+
+def read_svhn(path: Path) -> Mapping[str, Raw] | None:
+    """`train_32x32.mat` and `test_32x32.mat` of a folder, or one of them.
+
+    >>> read_svhn(Path("absent")) is None
+    True
+    """
+    if path.is_dir():
+        files = {split: path / f"{split}_32x32.mat" for split in _SPLITS}
+    elif path.suffix.lower() == ".mat":
+        files = {split: path for split in _SPLITS if path.name.startswith(split)}
+        if not files:
+            raise DataError(f"{path}: expected a name that begins with {' or '.join(_SPLITS)}")
+    else:
+        return None
+    return {split: _split(file) for split, file in files.items() if file.is_file()} or None
+
+
+def _split(file: Path) -> Raw:
+    arrays = read_mat(file)
+    missing = [key for key in ("X", "y") if key not in arrays]
+    if missing:
+        raise DataError(f"{file}: no array '{missing[0]}'")
+    pixels, digits = arrays["X"], arrays["y"].reshape(-1)
+    if pixels.dtype != np.uint8 or pixels.shape[:3] != (32, 32, 3) or pixels.ndim != 4:
+        raise DataError(f"{file}: X is {pixels.dtype} {list(pixels.shape)}, expected uint8 [32, 32, 3, N]")
+    if len(digits) != pixels.shape[3]:
+        raise DataError(f"{file}: {pixels.shape[3]} images, but {len(digits)} labels")
+    # The authors write the digit 0 as 10.
+    labels = digits.astype(np.int64)
+    return Raw(np.where(labels == 10, 0, labels), lambda: in_pieces(pixels.transpose(3, 2, 0, 1)))

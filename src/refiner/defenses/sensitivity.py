@@ -1,0 +1,113 @@
+"""How strongly each feature of a sample answers to its pixels: the norms of ∂r_i/∂x, many at once.
+
+One backward pass a feature in a Python loop is what makes Soteria slow. Here a pass takes many features; and
+since a sample's features hang on its own pixels alone, a one at (b, i) for every b gives the rows of all
+samples together. Where batch norm mixes the samples of a victim, that pass gives ∂(Σ_b r_bi)/∂x, as the loop
+of Soteria's authors does.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from refiner.core.noise import NoiseSource
+from refiner.core.task import Task
+
+# Bits that a uniform draw in float32 holds.
+_BITS = 24
+
+
+def features(task: Task, x: Tensor, layer: str) -> Tensor:
+    """What `layer` is given, `[V, B, F]`, for `x [V, B, *input]`.
+
+    >>> from refiner.models import LeNet
+    >>> x = torch.rand(3, 2, 3, 32, 32)
+    >>> features(Task(LeNet(), example=x[0]), x, "head").shape
+    torch.Size([3, 2, 768])
+    """
+    with torch.no_grad():
+        parts = [_run(task, layer)(pictures) for pictures in _groups(task, x)]
+    return torch.cat(parts).view(*x.shape[:2], -1)
+
+
+def exact(task: Task, x: Tensor, layer: str, *, chunk: int = 1024) -> Tensor:
+    """‖∂r_bi/∂x_b‖ for every feature, `[V, B, F]`, `chunk` rows of the Jacobian at a time.
+
+    >>> from torch import nn
+    >>> task = Task(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), example=torch.rand(2, 2, 2))
+    >>> exact(task, torch.rand(1, 2, 2, 2), "1").tolist()  # these features are the pixels
+    [[[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]]
+    """
+    found = []
+    for pictures in _groups(task, x):
+        r, back = torch.func.vjp(_run(task, layer), pictures)[:2]
+        rows = []
+        for numbers in torch.split(torch.arange(r.shape[1], device=x.device), max(1, chunk // len(r))):
+            one = F.one_hot(numbers, r.shape[1]).to(r.dtype)
+            (slope,) = torch.func.vmap(back)(one[:, None].expand(-1, len(r), -1))
+            rows.append(torch.linalg.vector_norm(slope.flatten(2), dim=2, dtype=_wide(r.dtype)))
+        found.append(torch.cat(rows).T)
+    return torch.cat(found).view(*x.shape[:2], -1)
+
+
+def estimated(
+    task: Task, x: Tensor, layer: str, *, probes: int, noise: NoiseSource, chunk: int = 1024
+) -> Tensor:
+    """The same norms from random directions u of ±1: E (∂r_i/∂x · u)² = ‖∂r_i/∂x‖²; `[V, B, F]`.
+
+    A feature's squared norm is off by a share of at most √(2 / probes) (standard deviation). Where batch norm
+    mixes samples, it is the norm of ∂r_bi over the whole batch's pixels.
+
+    >>> from torch import nn
+    >>> task = Task(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), example=torch.rand(2, 2, 2))
+    >>> estimated(task, torch.rand(1, 1, 2, 2), "1", probes=1, noise=NoiseSource(seed=0)).tolist()
+    [[[1.0, 1.0, 1.0, 1.0]]]
+    """
+    run, signs = _run(task, layer), _signs(noise, probes, x)
+    found = []
+    for pictures in _groups(task, x):
+        times = len(pictures) // x.shape[1]
+
+        def along(u: Tensor, pictures: Tensor = pictures, times: int = times) -> Tensor:
+            turned = u.expand(times, *u.shape).flatten(0, 1)
+            slope: Tensor = torch.func.jvp(run, (pictures,), (turned,))[1]
+            return slope.to(_wide(slope.dtype)).square()
+
+        with torch.no_grad():
+            parts = torch.split(signs, max(1, chunk // len(pictures)))
+            squares = [torch.func.vmap(along)(part).sum(0) for part in parts]
+        found.append(torch.stack(squares).sum(0))
+    return (torch.cat(found) / probes).sqrt().view(*x.shape[:2], -1)
+
+
+def _run(task: Task, layer: str) -> Callable[[Tensor], Tensor]:
+    parameters = task.parameters()
+    return lambda x: task.features(parameters, x, layer).flatten(1)
+
+
+def _groups(task: Task, x: Tensor) -> Sequence[Tensor]:
+    """All victims' samples as one batch; victim by victim where batch norm would mix them."""
+    if any(isinstance(module, _BatchNorm) for module in task.modules()):
+        return x.unbind()
+    return (x.flatten(0, 1),)
+
+
+def _signs(noise: NoiseSource, probes: int, x: Tensor) -> Tensor:
+    """±1 of shape `[probes, B, *input]`: the same for every victim, so that none feels its neighbours."""
+    shape = x.shape[2:]
+    count = probes * math.prod(shape)
+    ids = torch.arange(x.shape[1], device=x.device)
+    # Every bit of a draw is a sign.
+    words = (noise.uniform(ids, (-(-count // _BITS),)) * 2**_BITS).to(torch.int32)
+    bits = (words[..., None] >> torch.arange(_BITS, device=x.device, dtype=torch.int32)) & 1
+    drawn = bits.flatten(1)[:, :count].view(len(ids), probes, *shape).transpose(0, 1)
+    signs: Tensor = (2 * drawn - 1).to(x.dtype)
+    return signs
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)

@@ -1,0 +1,152 @@
+"""Soteria (Sun et al. 2021): the features that would tell most about a picture stay out of the gradient."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from refiner import checks
+from refiner.core.gradients import Gradients
+from refiner.core.noise import NoiseSource
+from refiner.core.task import Parameters, Task
+from refiner.defenses.base import Batch, Defense
+from refiner.defenses.sensitivity import estimated, exact, features
+from refiner.errors import ProtectionError, UnsupportedModelError
+
+VARIANTS = ("improved", "original")
+SENSITIVITIES = ("exact", "estimated")
+
+
+@dataclass(frozen=True)
+class Soteria(Defense):
+    """Prunes those features r_i before the last linear layer whose ‖∂r_i/∂x‖ / |r_i| is smallest.
+
+    >>> from refiner.models import LeNet
+    >>> x, y = torch.rand(1, 3, 32, 32), torch.tensor([3])
+    >>> update = Soteria(rate=0.25).protect(Task(LeNet(), example=x), x, y)
+    >>> int((update.tensors["head.weight"] == 0).all(1).sum())  # columns of 768
+    192
+    >>> Soteria(rate=1)
+    Traceback (most recent call last):
+    refiner.errors.SettingError: rate = 1: expected a number in [0, 1)
+    """
+
+    rate: float = 0.5
+    """Share of the features that are pruned; the paper varies it from 0.1 to 0.9."""
+    variant: str = "improved"
+    """Whether all layers' gradients come from the pruned features, or the linear layer's alone ("original"),
+    which an attacker gets round by leaving that layer out."""
+    sensitivity: str = "exact"
+    """Whether ‖∂r_i/∂x‖ is computed row by row or estimated from random directions."""
+    probes: int = 16
+    """How many directions an estimate takes."""
+    chunk: int = 1024
+    """Rows of the Jacobian, one for a sample and a feature or direction, at a time: bounds the memory."""
+
+    name: ClassVar[str] = "soteria"
+    cost: ClassVar[str] = (
+        "a backward pass for every feature, batched; estimated, a forward pass for every probe"
+    )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rate, bool) or not isinstance(self.rate, int | float) or not 0 <= self.rate < 1:
+            raise checks.wrong("rate", self.rate, "a number in [0, 1)")
+        checks.choice("variant", self.variant, VARIANTS)
+        checks.choice("sensitivity", self.sensitivity, SENSITIVITIES)
+        checks.integer("probes", self.probes, 1)
+        checks.integer("chunk", self.chunk, 1)
+
+    def guarantee(self) -> str:
+        """None: the published bound is about one layer's gradient, and an attacker has the others."""
+        if self.variant == "original":
+            return "none: the published bound does not survive an attacker who leaves out the linear layer"
+        return "none: no bound is published for it, and one picture's upload shows which features are pruned"
+
+    def kept(self, task: Task, x: Tensor, *, noise: NoiseSource | None = None) -> Tensor:
+        """Which features of `x [V, B, *input]` stay, as 1 and 0 of shape `[V, B, F]`.
+
+        >>> task = Task(nn.Linear(4, 3), example=torch.rand(2, 4))
+        >>> Soteria(rate=0.5).kept(task, torch.tensor([[[0.1, 0.4, 0.3, 0.2]]])).tolist()
+        [[[1.0, 0.0, 0.0, 1.0]]]
+        """
+        layer = last_linear(task)
+        r = features(task, x, layer)
+        count = math.floor(Fraction(repr(self.rate)) * r.shape[-1])
+        kept = torch.ones_like(r)
+        if not count:
+            return kept
+        if self.sensitivity == "exact":
+            norms = exact(task, x, layer, chunk=self.chunk)
+        else:
+            # Directions that differ from upload to upload would leave other features out each time. They are
+            # no secret: those of every client are the same.
+            source = noise or NoiseSource(seed=0)
+            norms = estimated(task, x, layer, probes=self.probes, noise=source, chunk=self.chunk)
+        if not bool(norms.isfinite().all()):
+            raise ProtectionError("soteria: the features' slopes are not finite; nothing leaves")
+        # A feature that is zero tells nothing by its gradient: it is pruned last.
+        score = torch.where(r == 0, torch.inf, norms / r.abs())
+        return kept.scatter(-1, score.argsort(dim=-1, stable=True)[..., :count], 0)
+
+    def _upload(self, task: Task, batch: Batch) -> Gradients:
+        noise = batch.noise if batch.noise.seeded else None
+        size = max(1, self.chunk // batch.x.shape[1])
+        parts = [
+            self._gradients(task, x, y, self.kept(task, x, noise=noise))
+            for x, y in zip(torch.split(batch.x, size), torch.split(batch.y, size), strict=True)
+        ]
+        return {name: torch.cat([part[name] for part in parts]) for name in task.names}
+
+    def _gradients(self, task: Task, x: Tensor, y: Tensor, kept: Tensor) -> Gradients:
+        layer, stand_in = last_linear(task), _perturbed if self.variant == "improved" else _pruned
+
+        def loss(parameters: Parameters, x: Tensor, y: Tensor, kept: Tensor) -> Tensor:
+            with task.replaced(layer, stand_in(kept)):
+                return task.loss(parameters, x, y)
+
+        one, parameters = torch.func.grad(loss), task.parameters()
+        if len(x) > 1:
+            many: Gradients = torch.func.vmap(one, in_dims=(None, 0, 0, 0))(parameters, x, y, kept)
+            return many
+        return {name: g[None] for name, g in one(parameters, x[0], y[0], kept[0]).items()}
+
+
+def last_linear(task: Task) -> str:
+    """The name of the linear layer that runs last and is trained.
+
+    >>> last_linear(Task(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), torch.rand(2, 4)))
+    '2'
+    """
+    for layer in reversed(task.layers):
+        module = task.model.get_submodule(layer.name)
+        plain = isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
+        if plain and any(name.rpartition(".")[2] == "weight" for name in layer.parameters):
+            return layer.name
+    raise UnsupportedModelError(
+        "soteria: the model trains no nn.Linear, whose features it would prune; use another defence"
+    )
+
+
+StandIn = Callable[[nn.Linear, Tensor], Tensor]
+
+
+def _perturbed(kept: Tensor) -> StandIn:
+    """The layer on the pruned features: what follows and what comes before feel it."""
+    return lambda module, r: F.linear(r * kept.view_as(r), module.weight, module.bias)
+
+
+def _pruned(kept: Tensor) -> StandIn:
+    """The layer as it is, but for its weight's gradient Σ_b δ_b (r_b ⊙ kept_b)ᵀ."""
+
+    def call(module: nn.Linear, r: Tensor) -> Tensor:
+        fixed = module.weight.detach()
+        # The second term is zero, and the only one by which the loss feels the weight.
+        felt = F.linear((r * kept.view_as(r)).detach(), module.weight - fixed)
+        return F.linear(r, fixed, module.bias) + felt
+
+    return call

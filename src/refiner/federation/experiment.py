@@ -1,0 +1,123 @@
+"""A training by the names of its parts: what `refiner train` runs, and what it leaves in a folder."""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+
+from refiner.checks import integer
+from refiner.core.task import Task
+from refiner.data.holdout import train_and_test
+from refiner.data.partition import make_partition
+from refiner.defenses import make_defense
+from refiner.errors import DataError
+from refiner.federation.schedule import derived
+from refiner.federation.server import make_server
+from refiner.federation.settings import Training
+from refiner.federation.training import Curve, Keeping, train
+from refiner.files import write_whole
+from refiner.models import build
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Every choice of a training, as text and numbers.
+
+    >>> Experiment(data="sample", training=Training(rounds=2, clients=2)).model
+    'lenet'
+    """
+
+    data: str = "cifar10"
+    model: str = "lenet"
+    defense: str = "none"
+    partition: str = "iid"
+    server: str = "fedavg"
+    evaluate_every: int = 500
+    training: Training = field(default_factory=Training)
+
+    def settings(self) -> dict[str, Any]:
+        """What makes it this experiment; a longer one goes on from a shorter one."""
+        held = asdict(self)
+        held |= held.pop("training")
+        del held["rounds"], held["evaluate_every"]
+        return held
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of an experiment."""
+
+    accuracy: float
+    """The share of test samples that are right after the last round."""
+    curve: Curve
+    seconds: float
+    """Of this run: what was done before it went on is not counted."""
+
+    def maintenance(self, reference: float) -> float:
+        """PMM, the share in percent of a reference's accuracy.
+
+        >>> Outcome(0.45, [], 1.0).maintenance(0.5)
+        90.0
+        """
+        return 100 * self.accuracy / reference if reference else math.nan
+
+
+def run_experiment(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    resume: bool = False,
+    checkpoint_every: int = 500,
+    device: torch.device | None = None,
+    on_round: Callable[[int, float | None], None] = lambda rounds, accuracy: None,
+) -> Outcome:
+    """Train, and leave weights, log, settings and outcome in `folder`; `resume` goes on from those."""
+    integer("evaluate_every", experiment.evaluate_every, 1)
+    integer("checkpoint_every", checkpoint_every, 1)
+    keeping = Keeping(folder, checkpoint_every, experiment.settings())
+    if not resume and keeping.checkpoint.exists():
+        raise DataError(f"out = {str(folder)!r}: holds a training; use --resume to go on, or another folder")
+    defense, server = make_defense(experiment.defense), make_server(experiment.server)
+    data, test = train_and_test(experiment.data)
+    training, seed = experiment.training, experiment.training.seed or 0
+    parts = make_partition(experiment.partition, data.labels, training.clients, seed)
+    torch.manual_seed(derived(seed, "model"))
+    model = build(experiment.model, classes=data.classes, input_shape=tuple(data.images.shape[1:]))
+    task = Task(model.to(device), example=torch.zeros(1, *data.images.shape[1:], device=device))
+    write_whole(folder / "settings.json", json.dumps(asdict(experiment), indent=1).encode())
+    began = time.perf_counter()
+    curve = train(
+        task,
+        data,
+        test,
+        parts,
+        training,
+        defense,
+        server=server,
+        evaluate_every=experiment.evaluate_every,
+        keeping=keeping,
+        on_round=on_round,
+    )
+    outcome = Outcome(curve[-1][1], curve, time.perf_counter() - began)
+    write_whole(folder / "weights.safetensors", save({k: v.cpu() for k, v in model.state_dict().items()}))
+    write_whole(folder / "outcome.json", json.dumps(asdict(outcome), indent=1).encode())
+    return outcome
+
+
+def reference_accuracy(folder: Path) -> float:
+    """The accuracy that an earlier experiment left in its folder.
+
+    >>> reference_accuracy(Path("absent"))
+    Traceback (most recent call last):
+    refiner.errors.DataError: reference = 'absent': no outcome.json of a finished training
+    """
+    try:
+        return float(json.loads((folder / "outcome.json").read_text(encoding="utf-8"))["accuracy"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"reference = {str(folder)!r}: no outcome.json of a finished training") from error

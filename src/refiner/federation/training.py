@@ -1,0 +1,136 @@
+"""A whole training on one machine: rounds, accuracy now and then, checkpoints, a log to read along."""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from refiner.core.task import Task
+from refiner.data.form import Data
+from refiner.defenses.base import Defense
+from refiner.errors import DataError, ProtectionError
+from refiner.federation.checkpoint import Checkpoint
+from refiner.federation.local import LocalClients, get_parameters, set_parameters
+from refiner.federation.schedule import Schedule
+from refiner.federation.server import FedAvg, Server
+from refiner.federation.settings import Training
+from refiner.files import write_whole
+
+Curve = list[tuple[int, float]]
+"""Rounds done, and the share of test samples that are right then."""
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """Where a training keeps what it has, and how often."""
+
+    folder: Path
+    every: int = 500
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """What makes this training this one; a checkpoint of others is refused."""
+
+    @property
+    def checkpoint(self) -> Path:
+        """The file to go on from."""
+        return self.folder / "checkpoint.safetensors"
+
+    @property
+    def log(self) -> Path:
+        """A line of JSON for every evaluation."""
+        return self.folder / "log.jsonl"
+
+
+def train(
+    task: Task,
+    data: Data,
+    test: Data,
+    parts: Sequence[Tensor],
+    training: Training,
+    defense: Defense,
+    *,
+    server: Server | None = None,
+    evaluate_every: int = 500,
+    keeping: Keeping | None = None,
+    on_round: Callable[[int, float | None], None] = lambda rounds, accuracy: None,
+) -> Curve:
+    """Train the model of `task` on data parted among clients; its accuracy on `test` along the way.
+
+    With `keeping` a training that was stopped goes on from its checkpoint: on a CPU to the same last bit as
+    without the break. `on_round` is told of every round, and of the accuracy where it was measured.
+    """
+    server = server or FedAvg()
+    clients = LocalClients(task, data.images, data.labels, Schedule(parts, training), defense)
+    values = get_parameters(task)
+    state, done, curve = server.init(values), 0, Curve()
+    if keeping is not None and keeping.checkpoint.exists():
+        found = Checkpoint.read(keeping.checkpoint, keeping.settings)
+        done, values = found.rounds, found.parameters.to(values)
+        state = {name: value.to(values) for name, value in found.server.items()}
+        clients.defense.restore({name: t.to(values.device) for name, t in found.defense.items()})
+        set_parameters(task, values)
+        curve = _logged(keeping.log, done)
+    for round in range(done + 1, training.rounds + 1):
+        values, state = server.step(values, clients.moves(round), state)
+        set_parameters(task, values)
+        score = None
+        if round % evaluate_every == 0 or round == training.rounds:
+            if not bool(values.isfinite().all()):
+                raise ProtectionError(f"round {round}: the model is no longer finite; use a lower lr")
+            score = accuracy(task, test)
+            curve.append((round, score))
+            if keeping is not None:
+                _note(keeping.log, round, score)
+        if keeping is not None and (round % keeping.every == 0 or round == training.rounds):
+            Checkpoint(round, values, state, clients.defense.state()).write(
+                keeping.checkpoint, keeping.settings
+            )
+        on_round(round, score)
+    return curve
+
+
+@torch.no_grad()
+def accuracy(task: Task, test: Data, chunk: int = 2000) -> float:
+    """The share of test samples that the model of `task` has right."""
+    parameters = task.parameters()
+    like = next(iter(parameters.values()))
+    right = 0
+    for pictures, labels in zip(*(torch.split(t, chunk) for t in (test.images, test.labels)), strict=True):
+        scores = task.scores(parameters, pictures.to(like.device).to(like.dtype) / 255)
+        right += int((scores.argmax(1) == labels.to(like.device)).sum())
+    return right / len(test.labels)
+
+
+def _note(log: Path, round: int, score: float) -> None:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8") as file:
+        file.write(_line(round, score))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _logged(log: Path, rounds: int) -> Curve:
+    """The log up to `rounds`; what was written after the checkpoint is measured again."""
+    if not log.exists():
+        return []
+    kept: Curve = []
+    lines = log.read_text(encoding="utf-8").splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+            round, score = int(row["round"]), float(row["accuracy"])
+        except (ValueError, KeyError, TypeError) as error:
+            if number == len(lines):  # half a line: the training was killed as it wrote it
+                break
+            raise DataError(f"{log}: line {number} is no part of a training's log") from error
+        if round <= rounds:
+            kept.append((round, score))
+    write_whole(log, "".join(_line(round, score) for round, score in kept).encode())
+    return kept
+
+
+def _line(round: int, score: float) -> str:
+    return json.dumps({"round": round, "accuracy": score}) + "\n"

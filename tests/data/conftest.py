@@ -1,0 +1,135 @@
+"""Small data sets in the official layouts, of the bundled sample's pictures."""
+
+import io
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from refiner.data import load_sample
+
+Pixels = np.ndarray[Any, Any]
+
+
+@pytest.fixture(scope="session")
+def sample_pixels() -> Pixels:
+    """The sample as uint8 [200, 3, 32, 32]."""
+    return (load_sample().images * 255).round().byte().numpy()
+
+
+@pytest.fixture(scope="session")
+def sample_labels() -> list[int]:
+    return load_sample().labels.tolist()
+
+
+def _short(text: str) -> bytes:
+    return b"U" + bytes([len(text)]) + text.encode()
+
+
+def _batch(pixels: Pixels, labels: Mapping[str, Sequence[int]]) -> bytes:
+    """A batch as Python 2's cPickle wrote CIFAR's, opcode by opcode."""
+    rows = pixels.reshape(len(pixels), -1)
+    out = b"\x80\x02}q\x01(" + _short("batch_label") + b"q\x02" + _short("training batch 1 of 5") + b"q\x03"
+    for key, values in labels.items():
+        out += _short(key) + b"]q\x04(" + b"".join(b"K" + bytes([value]) for value in values) + b"e"
+    out += _short("data") + b"q\x06cnumpy.core.multiarray\n_reconstruct\nq\x07cnumpy\nndarray\nq\x08K\x00\x85"
+    out += (
+        _short("b")
+        + b"\x87Rq\t(K\x01"
+        + b"M"
+        + struct.pack("<H", len(rows))
+        + b"M\x00\x0c\x86cnumpy\ndtype\nq\n"
+    )
+    out += (
+        _short("u1")
+        + b"K\x00K\x01\x87Rq\x0b(K\x03"
+        + _short("|")
+        + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    )
+    out += b"\x89T" + struct.pack("<i", rows.size) + rows.tobytes() + b"tb"
+    names = b"".join(
+        _short(f"leptodactylus_s_{n:06}.png") + b"r" + struct.pack("<I", 300 + n) for n in range(len(rows))
+    )
+    return out + _short("filenames") + b"]q\x0c(" + names + b"eu."
+
+
+@pytest.fixture(scope="session")
+def batch() -> Callable[[Pixels, Mapping[str, Sequence[int]]], bytes]:
+    """`batch(pixels, {"labels": […]})`: a pickled batch as Python 2 wrote it."""
+    return _batch
+
+
+def _tar(path: Path, files: Mapping[str, bytes]) -> Path:
+    with tarfile.open(path, "w" if path.suffix == ".tar" else "w:gz") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+@pytest.fixture(scope="session")
+def tar() -> Callable[[Path, Mapping[str, bytes]], Path]:
+    return _tar
+
+
+@pytest.fixture(scope="session")
+def packed() -> Callable[[Path, Mapping[str, bytes]], Path]:
+    """`packed(path, files)`: a zip of them."""
+
+    def write(path: Path, files: Mapping[str, bytes]) -> Path:
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in files.items():
+                archive.writestr(name, content)
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def spread() -> Callable[[Path, Mapping[str, bytes]], Path]:
+    """`spread(folder, files)`: the files in that folder."""
+
+    def write(folder: Path, files: Mapping[str, bytes]) -> Path:
+        for name, content in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+        return folder
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def cifar10_files(sample_pixels: Pixels, sample_labels: list[int]) -> dict[str, bytes]:
+    """CIFAR-10 of 60 pictures: five batches of ten, and ten to test."""
+    names = [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]
+    cuts = [slice(start, start + 10) for start in range(0, 60, 10)]
+    return {
+        f"cifar-10-batches-py/{name}": _batch(sample_pixels[cut], {"labels": sample_labels[cut]})
+        for name, cut in zip(names, cuts, strict=True)
+    }
+
+
+@pytest.fixture(scope="session")
+def jpeg(sample_pixels: Pixels) -> Callable[..., bytes]:
+    """`jpeg(7, side)`: a picture of the sample as a JPEG of that side."""
+
+    def write(number: int, side: int = 32) -> bytes:
+        stream = io.BytesIO()
+        picture = Image.fromarray(sample_pixels[number].transpose(1, 2, 0))
+        picture.resize((side, side)).save(stream, "JPEG", quality=95)
+        return stream.getvalue()
+
+    return write
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test touches the cache of whoever runs it."""
+    monkeypatch.setenv("REFINER_CACHE", str(tmp_path_factory.mktemp("cache")))

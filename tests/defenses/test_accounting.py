@@ -1,0 +1,175 @@
+"""ε against closed forms; what is refused; and what an ε is told to rest on."""
+
+import importlib
+import math
+from collections.abc import Callable
+from types import ModuleType
+from typing import NoReturn
+
+import numpy as np
+import pytest
+from scipy.optimize import brentq
+from scipy.stats import laplace, norm
+
+from refiner import NoDefense, RefinerError, SettingError
+from refiner.defenses import DPGaussian, DPLaplace, dp_epsilon
+from refiner.defenses.accounting import ASSUMPTIONS
+
+
+@pytest.fixture(scope="module")
+def library(missing: Callable[[str], NoReturn]) -> ModuleType:
+    try:
+        return importlib.import_module("dp_accounting")
+    except ImportError:
+        missing("dp-accounting")
+
+
+def _gaussian(multiplier: float, delta: float) -> float:
+    """ε of one Gaussian upload by the exact formula of Balle and Wang (2018)."""
+
+    def excess(epsilon: float) -> float:
+        a, b = 1 / (2 * multiplier), epsilon * multiplier
+        return float(norm.cdf(a - b) - math.exp(epsilon) * norm.cdf(-a - b) - delta)
+
+    return float(brentq(excess, 0, 300))
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("multiplier", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("steps", [1, 9])
+def test_gaussian_without_sampling(multiplier: float, steps: int) -> None:
+    defense = DPGaussian(magnitude=multiplier, per_sample=True, clip=7.0)
+    found = dp_epsilon(defense, steps=steps, sampling_rate=1, delta=1e-5).epsilon
+    # As many Gaussian uploads are one with less noise.
+    assert found == pytest.approx(_gaussian(multiplier / math.sqrt(steps), 1e-5), rel=2e-3)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("multiplier", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("rate", [1.0, 0.2])
+def test_one_laplace_upload(multiplier: float, rate: float) -> None:
+    delta = 1e-6
+    found = dp_epsilon(DPLaplace(multiplier, per_sample=True), steps=1, sampling_rate=rate, delta=delta)
+    # δ(ε) = 1 − exp((ε − 1/b) / 2), and sampling makes ε and δ of a whole batch log(1 + q(e^ε − 1)) and qδ.
+    whole = 1 / multiplier + 2 * math.log1p(-delta / rate)
+    assert found.epsilon == pytest.approx(math.log1p(rate * math.expm1(whole)), rel=2e-3)
+
+
+def test_a_sample_in_one_entry_is_the_worst(library: ModuleType) -> None:
+    """A vector's ε is that of one entry: a sample that is spread over two entries loses less."""
+    for first in (0.5, 0.7, 0.9):
+        for delta in (1e-1, 1e-3, 1e-6):
+            spread, whole = (library.pld.PLDAccountant() for _ in range(2))
+            for share in (first, 1 - first):
+                spread.compose(library.LaplaceDpEvent(0.5 / share))
+            whole.compose(library.LaplaceDpEvent(0.5))
+            assert spread.get_epsilon(delta) <= whole.get_epsilon(delta) * (1 + 1e-3)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("kind", [DPGaussian, DPLaplace])
+def test_against_drawn_privacy_losses(kind: type[DPGaussian] | type[DPLaplace]) -> None:
+    """δ at the counted ε, as a mean over draws: of adding and of removing a sample, the greater."""
+    scale, rate, steps, delta, draws = 0.8, 0.1, 20, 1e-2, 400_000
+    bound = dp_epsilon(kind(scale, per_sample=True), steps=steps, sampling_rate=rate, delta=delta)
+    law = norm(scale=scale) if kind is DPGaussian else laplace(scale=scale)
+    rng = np.random.default_rng(0)
+    deltas = []
+    for removed in (True, False):
+        loss = np.zeros(draws)
+        for _ in range(steps):
+            noise = rng.normal(0, scale, draws) if kind is DPGaussian else rng.laplace(0, scale, draws)
+            seen = noise + (rng.random(draws) < rate) if removed else noise
+            log_ratio = np.log1p(rate * np.expm1(law.logpdf(seen - 1) - law.logpdf(seen)))
+            loss += log_ratio if removed else -log_ratio
+        deltas.append(np.maximum(0, -np.expm1(bound.epsilon - loss)).mean())
+    assert max(deltas) == pytest.approx(delta, rel=0.03)
+
+
+@pytest.mark.usefixtures("library")
+def test_the_order_of_things() -> None:
+    def counted(**changes: float) -> float:
+        chosen = {"magnitude": 1.3, "steps": 1000, "sampling_rate": 0.005, "delta": 1e-5, **changes}
+        defense = DPGaussian(chosen.pop("magnitude"), per_sample=True)
+        return dp_epsilon(defense, **chosen).epsilon  # type: ignore[arg-type]
+
+    base = counted()
+    assert counted(magnitude=2.0) < base < counted(magnitude=1.0)
+    assert counted(steps=100) < base < counted(steps=2000)
+    assert counted(sampling_rate=0.001) < base < counted(sampling_rate=0.01)
+    assert counted(delta=1e-3) < base < counted(delta=1e-9)
+
+
+@pytest.mark.usefixtures("library")
+@pytest.mark.parametrize("kind", [DPGaussian, DPLaplace])
+@pytest.mark.parametrize("magnitude", [0.01, 0.03, 100.0])
+def test_the_ends_of_the_range_are_counted(
+    kind: type[DPGaussian] | type[DPLaplace], magnitude: float
+) -> None:
+    found = dp_epsilon(kind(magnitude, per_sample=True), steps=1000, sampling_rate=0.1, delta=1e-5).epsilon
+    assert math.isfinite(found)
+    assert found > 0
+    assert (found > 100) == (magnitude < 1)
+
+
+@pytest.mark.usefixtures("library")
+def test_the_record_tells_what_it_rests_on() -> None:
+    bound = dp_epsilon(DPLaplace(1.0, per_sample=True), steps=10, sampling_rate=0.1, delta=1e-5)
+    assert (bound.steps, bound.sampling_rate, bound.delta) == (10, 0.1, 1e-5)
+    assert bound.assumptions == ASSUMPTIONS
+    text = str(bound)
+    assert text.startswith("ε = ")
+    assert "\n" not in text
+    for part in (
+        "δ = 1e-05",
+        "10 uploads",
+        "Poisson",
+        "added or removed",
+        "fixed size",
+        "Laplace",
+        "dp-accounting",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("defense", "text"),
+    [
+        (DPGaussian(), "dp-gaussian: there is no ε to count: none: the clip bounds a client's whole upload"),
+        (DPLaplace(), "dp-laplace: there is no ε to count: none: the clip bounds"),
+        (DPGaussian(1.0, None, True), "dp-gaussian: there is no ε to count: none: nothing is clipped"),
+        (DPGaussian(0.0, 1.0, True), "dp-gaussian: there is no ε to count: none: there is no noise"),
+        (DPGaussian(1e-6, 1.0, True), "magnitude (to count ε) = 1e-06: expected a number in [0.01, ∞)"),
+        (NoDefense(), "none: there is no ε to count: it is no DPGaussian or DPLaplace"),
+        ("dp", "str: there is no ε to count"),
+    ],
+)
+def test_what_has_no_epsilon(defense: object, text: str) -> None:
+    with pytest.raises(SettingError) as raised:
+        dp_epsilon(defense, steps=1, sampling_rate=0.1, delta=1e-5)  # type: ignore[arg-type]
+    assert str(raised.value).startswith(text)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"steps": 0}, "steps = 0: expected an integer ≥ 1"),
+        ({"steps": 1.5}, "steps = 1.5: expected an integer ≥ 1"),
+        ({"sampling_rate": 0}, "sampling_rate = 0: expected a number in (0, 1]"),
+        ({"sampling_rate": 1.1}, "sampling_rate = 1.1: expected a number in (0, 1]"),
+        ({"delta": 0}, "delta = 0: expected a number in (0, 1]"),
+        ({"delta": 1}, "delta = 1: expected a number in (0, 1)"),
+    ],
+)
+def test_bad_settings(change: dict[str, float], text: str) -> None:
+    settings = {"steps": 1, "sampling_rate": 0.1, "delta": 1e-5, **change}
+    with pytest.raises(SettingError) as raised:
+        dp_epsilon(DPGaussian(1.0, per_sample=True), **settings)  # type: ignore[arg-type]
+    assert str(raised.value) == text
+
+
+def test_without_the_library_the_error_is_the_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(importlib.sys.modules, "dp_accounting", None)  # type: ignore[attr-defined]
+    with pytest.raises(RefinerError, match=r"^dp_epsilon needs dp-accounting: pip install 'refiner\[dp\]'$"):
+        dp_epsilon(DPGaussian(1.0, per_sample=True), steps=1, sampling_rate=0.1, delta=1e-5)

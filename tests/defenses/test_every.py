@@ -1,0 +1,171 @@
+"""Every defence of `DEFENSES`, and chains of them, through what all of them promise."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from refiner import DataError, LeNet, ProtectionError, Task, Update
+from refiner.data import load_sample
+from refiner.defenses import DEFENSES, Chain, Defense, make_defense
+
+# Where the default takes long.
+QUICK = {
+    "refiner": "refiner:iterations=1",
+    "refiner-paper": "refiner-paper:iterations=1",
+    "soteria": "soteria:sensitivity=estimated,probes=2",
+}
+CHAINS = (
+    f"{QUICK['refiner']}+dp-gaussian",
+    "pruning:rate=0.8+gq:bits=8",
+    f"{QUICK['soteria']}+gq+dp-laplace",
+)
+# Their draws are no secret, and without a seed the same for all clients.
+COMMON = {QUICK["soteria"]}
+TEXTS = [*(QUICK.get(name, name) for name in DEFENSES), *CHAINS]
+every = pytest.mark.parametrize("text", TEXTS)
+Batch = tuple[Tensor, Tensor]
+
+
+def scaled(factor: float) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda scores, labels: factor * F.cross_entropy(scores, labels)
+
+
+@cache
+def task_of(dtype: torch.dtype = torch.float32, factor: float = 1.0) -> Task:
+    torch.manual_seed(0)
+    return Task(LeNet().to(dtype), example=torch.rand(2, 3, 32, 32, dtype=dtype), loss=scaled(factor))
+
+
+@cache
+def broken() -> Task:
+    """A model that gives no numbers."""
+    task = Task(LeNet(), example=torch.rand(2, 3, 32, 32))
+    with torch.no_grad():
+        task.model.get_parameter("head.bias")[0] = torch.nan
+    return task
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    return task_of()
+
+
+@pytest.fixture(scope="module")
+def batch() -> Batch:
+    sample = load_sample()
+    return sample.images[:2, None], sample.labels[:2, None]
+
+
+@pytest.fixture(scope="module")
+def pairs() -> Batch:
+    """Two samples a victim."""
+    sample = load_sample()
+    return sample.images[:4].view(2, 2, 3, 32, 32), sample.labels[:4].view(2, 2)
+
+
+@every
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_shape_dtype_device(text: str, dtype: torch.dtype, pairs: Batch) -> None:
+    task, x = task_of(dtype), pairs[0].to(dtype)
+    update = make_defense(text).protect(task, x, pairs[1], seed=0)
+    assert update.names == task.names and update.shapes == task.shapes
+    assert (update.victims, update.samples) == (2, 2)
+    for tensor in update.tensors.values():
+        assert tensor.dtype == dtype and tensor.device == x.device
+        assert not tensor.requires_grad and bool(tensor.isfinite().all())
+
+
+@every
+def test_a_victim_does_not_feel_its_neighbours(text: str, task: Task, pairs: Batch) -> None:
+    x, y = pairs
+    defense = make_defense(text)
+    other = torch.stack([1 - x[0], x[1]]), torch.stack([(y[0] + 1) % 10, y[1]])
+    one, two = (defense.protect(task, *given, seed=1).flat() for given in (pairs, other))
+    torch.testing.assert_close(one[1], two[1], rtol=1e-4, atol=1e-6)
+    assert not torch.equal(one[0], two[0])
+
+
+@every
+def test_a_seed_alone_decides(text: str, task: Task, batch: Batch) -> None:
+    one, again, other = (make_defense(text).protect(task, *batch, seed=seed).flat() for seed in (1, 1, 2))
+    assert torch.equal(one, again)
+    drawn = not torch.equal(one, other)
+    assert drawn or not {"refiner", "dp-gaussian", "dp-laplace"} & set(make_defense(text).name.split("+"))
+    # Without a seed two clients that draw at all draw for themselves.
+    own, foreign = (make_defense(text).protect(task, *batch).flat() for _ in range(2))
+    if drawn and text not in COMMON:
+        assert not torch.equal(own, foreign) and not torch.equal(own, one)
+
+
+@every
+def test_a_gradient_of_zeros(text: str, batch: Batch) -> None:
+    _protected_or_refused(make_defense(text), task_of(factor=0.0), batch)
+
+
+@every
+def test_a_huge_gradient(text: str, batch: Batch) -> None:
+    """Its square overflows."""
+    _protected_or_refused(make_defense(text), task_of(factor=1e30), batch)
+
+
+def _protected_or_refused(defense: Defense, task: Task, batch: Batch) -> None:
+    """What needs the data may see that it can't hide them; what is given a gradient takes every one."""
+    try:
+        update = defense.protect(task, *batch, seed=0)
+    except ProtectionError as error:
+        assert defense.needs == "data"
+        assert "nothing leaves" in str(error) and "\n" not in str(error)
+    else:
+        assert bool(update.flat().isfinite().all())
+
+
+@every
+def test_nothing_leaves_of_what_is_no_number(text: str, task: Task, batch: Batch) -> None:
+    x, y = batch
+    one = x.clone()
+    one[1, 0, 2, 31, 31] = torch.nan
+    for wrong in (one, x * torch.inf):
+        with pytest.raises((DataError, ProtectionError), match="nothing leaves"):
+            make_defense(text).protect(task, wrong, y)
+
+
+@every
+def test_nothing_leaves_of_a_model_that_gives_no_number(text: str, batch: Batch) -> None:
+    with pytest.raises(ProtectionError, match="nothing leaves") as raised:
+        make_defense(text).protect(broken(), *batch)
+    assert "\n" not in str(raised.value)
+
+
+@every
+def test_an_update_as_a_file(text: str, task: Task, batch: Batch, tmp_path: Path) -> None:
+    update = make_defense(text).protect(task, *batch)
+    update.save(tmp_path / "update.safetensors")
+    again = Update.load(tmp_path / "update.safetensors")
+    assert torch.equal(again.flat(), update.flat())
+    assert (again.defense, again.samples, again.names) == (update.defense, update.samples, update.names)
+    assert again.settings == update.settings == make_defense(text).settings()
+
+
+@every
+def test_no_secret_is_told(text: str) -> None:
+    defense = make_defense(text)
+    told = defense.settings()
+    parts = defense.parts if isinstance(defense, Chain) else (defense,)
+    private = {f.name for part in parts for f in fields(part) if f.metadata.get("private") or not f.init}  # type: ignore[arg-type]
+    assert not {key.rpartition(".")[2] for key in told} & {*private, "seed", "key", "secret"}
+    assert not any(isinstance(value, bytes | Tensor) for value in told.values())
+
+
+@every
+def test_what_it_needs_costs_and_guarantees(text: str, task: Task) -> None:
+    defense = make_defense(text)
+    assert defense.needs in ("data", "gradient")
+    for words in (defense.cost, defense.guarantee()):
+        assert words.strip() and "\n" not in words
+    assert 0 < defense.wire_bytes(task.shapes) <= 4 * task.size

@@ -1,0 +1,126 @@
+"""Pruning, against a plain sort."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from refiner import LeNet, NoDefense, SettingError, Task
+from refiner.core.noise import NoiseSource
+from refiner.data import load_sample
+from refiner.defenses import Pruning, make_defense
+
+RATES = st.one_of(st.sampled_from([0, 0.1, 0.29, 0.5, 0.7, 0.9, 0.999]), st.floats(0, 1, exclude_max=True))
+
+
+def _pruned(gradient: dict[str, Tensor], **settings: object) -> dict[str, Tensor]:
+    return Pruning(**settings).transform(gradient, NoiseSource(), 1)  # type: ignore[arg-type]
+
+
+def _reference(values: list[float], rate: float) -> list[float]:
+    order = sorted(range(len(values)), key=lambda i: (abs(values[i]), i))
+    gone = set(order[: math.floor(Fraction(repr(rate)) * len(values))])
+    return [0.0 if i in gone else value for i, value in enumerate(values)]
+
+
+# Few values, so that many are equal.
+@given(
+    rows=st.integers(1, 40).flatmap(
+        lambda n: st.lists(
+            st.lists(st.sampled_from([-2.0, -1.0, -0.0, 0.0, 1.0, 2.0, 0.5]), min_size=n, max_size=n),
+            min_size=1,
+            max_size=3,
+        )
+    ),
+    rate=RATES,
+    cut=st.integers(0, 40),
+)
+def test_as_a_sort_prunes(rows: list[list[float]], rate: float, cut: int) -> None:
+    whole = torch.tensor(rows)
+    parts = {"a": whole[:, :cut], "b": whole[:, cut:]}
+    wide = _pruned(parts, rate=rate, scope="global")
+    assert torch.cat(list(wide.values()), 1).tolist() == [_reference(row, rate) for row in rows]
+    narrow = _pruned(parts, rate=rate, scope="layer")
+    for name, part in parts.items():
+        assert narrow[name].tolist() == [_reference(row, rate) for row in part.tolist()]
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.29, 0.57, 0.7, 0.9])
+@pytest.mark.parametrize("scope", ["layer", "global"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_exactly_so_many_as_the_rate_is_written_and_the_smallest(
+    rate: float, scope: str, dtype: torch.dtype
+) -> None:
+    given = (torch.rand(3, 10, 10) + 0.01).to(dtype)
+    (found,) = _pruned({"a": given}, rate=rate, scope=scope).values()
+    assert (found.dtype, found.shape) == (given.dtype, given.shape)
+    flat, kept = given.flatten(1), found.flatten(1) != 0
+    assert (~kept).sum(1).tolist() == [round(100 * rate)] * 3
+    for row, mask in zip(flat, kept, strict=True):
+        assert row[~mask].max() <= row[mask].min()
+        assert torch.equal(found.flatten(1)[kept], flat[kept])
+
+
+@pytest.mark.parametrize("scope", ["layer", "global"])
+def test_limits_on_a_model(scope: str) -> None:
+    torch.manual_seed(0)
+    sample = load_sample()
+    x, y = sample.images[:4].view(2, 2, 3, 32, 32), sample.labels[:4].view(2, 2)
+    task = Task(LeNet(), example=x[0])
+    plain = NoDefense().protect(task, x, y)
+    assert torch.equal(Pruning(0, scope).protect(task, x, y).flat(), plain.flat())
+    last = Pruning(0.999999999, scope).protect(task, x, y)
+    for victim in range(2):
+        one = {name: t[victim] for name, t in last.tensors.items()}
+        groups = list(one.values()) if scope == "layer" else [last.flat()[victim]]
+        assert [int((g != 0).sum()) for g in groups] == [1] * len(groups)
+        assert last.flat()[victim].abs().max() == plain.flat()[victim].abs().max()
+    seeded = Pruning(0.5, scope).protect(task, x, y, seed=0).flat()
+    assert torch.equal(seeded, Pruning(0.5, scope).protect(task, x, y).flat())
+    # Victims are independent.
+    alone = Pruning(0.5, scope).transform({n: t[1:] for n, t in plain.tensors.items()}, NoiseSource(), 2)
+    together = Pruning(0.5, scope).transform(dict(plain.tensors), NoiseSource(), 2)
+    assert all(torch.equal(alone[name], together[name][1:]) for name in alone)
+
+
+def test_scalars_empties_and_mixed_types() -> None:
+    gradient = {"a": torch.tensor([1.0, -2.0]), "b": torch.zeros(2, 0), "c": torch.rand(2, 3).double()}
+    for scope in ("layer", "global"):
+        found = _pruned(gradient, rate=0.9, scope=scope)
+        assert {n: (t.shape, t.dtype) for n, t in found.items()} == {
+            n: (t.shape, t.dtype) for n, t in gradient.items()
+        }
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("scope", ["layer", "global"])
+def test_what_is_not_finite_stays(rate: float, scope: str) -> None:
+    for values in ([math.nan, 1, 2, 3, 4, 5, 6, 7, 8, 9], [math.inf, 1, 2, 3] * 3, [math.nan] * 10):
+        (found,) = _pruned({"a": torch.tensor([values])}, rate=rate, scope=scope).values()
+        assert not bool(found.isfinite().all())
+
+
+@pytest.mark.parametrize("rate", [1, 1.0, -0.1, math.nan, "0.5", True, None, math.inf])
+def test_bad_rates(rate: object) -> None:
+    with pytest.raises(SettingError, match=r"^rate = .*: expected a number in \[0, 1\)$"):
+        Pruning(rate=rate)  # type: ignore[arg-type]
+
+
+def test_the_rest() -> None:
+    with pytest.raises(SettingError, match=r"^scope = 'all': expected one of 'layer', 'global'$"):
+        Pruning(scope="all")
+    assert int((_pruned({"a": torch.rand(1, 10) + 1}, rate=np.float64(0.3))["a"] == 0).sum()) == 3
+    assert make_defense("pruning:rate=0.2,scope=global") == Pruning(0.2, "global")
+    # 300 + 100 entries, 30 + 10 of them kept: two bytes an index, one for the smaller tensor alone.
+    shapes = {"a": torch.Size([30, 10]), "b": torch.Size([100])}
+    assert Pruning(0.9, "global").wire_bytes(shapes) == 40 * 6
+    assert Pruning(0.9, "layer").wire_bytes(shapes) == 30 * 6 + 10 * 5
+    assert Pruning(0.1, "layer").wire_bytes(shapes) == Pruning(0.1, "global").wire_bytes(shapes) == 1600
+    assert Pruning(0.9).wire_bytes({"a": torch.Size([]), "b": torch.Size([0])}) == 4
+    assert Pruning().needs == "gradient"
+    assert Pruning().guarantee().startswith("none")

@@ -1,0 +1,145 @@
+"""Norms of the features' slopes: all of them as one backward pass a feature gives them, or nearly so."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from refiner import LeNet, Task
+from refiner.core.noise import NoiseSource
+from refiner.data import load_sample
+from refiner.defenses.sensitivity import estimated, exact, features
+from refiner.errors import DataError
+from refiner.models import build
+
+
+def pictures(victims: int, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return load_sample().images[: victims * size].view(victims, size, 3, 32, 32).to(dtype)
+
+
+def seeded(name: str = "lenet", dtype: torch.dtype = torch.float32, **settings: object) -> Task:
+    torch.manual_seed(0)
+    return Task(build(name, **settings).to(dtype), example=pictures(1, 2, dtype)[0])
+
+
+def loop(task: Task, x: Tensor, layer: str = "head", numbers: slice = slice(None)) -> Tensor:
+    """The reference: one backward pass a feature through the user's own model, in its own words."""
+    rows = []
+    for batch in x:
+        point, seen = batch.clone().requires_grad_(), []
+        handle = task.model.get_submodule(layer).register_forward_hook(
+            lambda _m, args, _out, seen=seen: seen.append(args[0])
+        )
+        task.model(point)
+        handle.remove()
+        slopes = [torch.autograd.grad(r.sum(), point, retain_graph=True)[0] for r in seen[0].T[numbers]]
+        rows.append(torch.stack([slope.flatten(1).norm(dim=1) for slope in slopes], dim=1))
+    return torch.stack(rows)
+
+
+def off(found: Tensor, wanted: Tensor) -> float:
+    """The largest share by which an entry is off; a zero must be one."""
+    return float(((found - wanted).abs() / torch.where(wanted == 0, 1e-30, wanted)).max())
+
+
+@pytest.mark.parametrize(("dtype", "allowed"), [(torch.float32, 1e-5), (torch.float64, 1e-9)])
+def test_the_loop_gives_the_same(dtype: torch.dtype, allowed: float) -> None:
+    task, x = seeded(dtype=dtype), pictures(2, 2, dtype)
+    found = exact(task, x, "head")
+    assert found.shape == (2, 2, 768)
+    assert off(found, loop(task, x)) < allowed
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("resnet10", {}), ("resnet10", {"norm": "batch"}), ("vit", {"width": 16, "depth": 2, "heads": 2})],
+)
+def test_other_models(name: str, settings: dict[str, object]) -> None:
+    """Where batch norm mixes samples, too: the loop sums a feature over the batch."""
+    x = pictures(2, 2, torch.float64)[..., 8:16, 8:16]
+    torch.manual_seed(0)
+    task = Task(build(name, input_shape=(3, 8, 8), **settings).double(), example=x[0])
+    few = slice(0, 512, 64) if name == "resnet10" else slice(0, 16)
+    wanted = loop(task, x, numbers=few)
+    assert off(exact(task, x, "head")[..., few], wanted) < 1e-9
+    estimate = estimated(task, x, "head", probes=64, noise=NoiseSource(seed=0))
+    assert estimate.shape == (2, 2, 512 if name == "resnet10" else 16)
+    if "norm" not in settings:
+        assert abs(float(estimate[..., few].norm() / wanted.norm()) - 1) < 0.2
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 100, 10_000])
+def test_chunks_change_nothing(chunk: int) -> None:
+    task, x = seeded(dtype=torch.float64), pictures(2, 1, torch.float64)
+    assert off(exact(task, x, "head", chunk=chunk), exact(task, x, "head", chunk=64)) < 1e-9
+    some = [
+        estimated(task, x, "head", probes=5, noise=NoiseSource(seed=0), chunk=size) for size in (chunk, 64)
+    ]
+    assert off(*some) < 1e-9
+
+
+def test_a_victim_does_not_feel_its_neighbours() -> None:
+    task, x = seeded(), pictures(3, 2)
+    noise = NoiseSource(seed=0)
+    together = exact(task, x, "head"), estimated(task, x, "head", probes=4, noise=noise)
+    for victim in range(3):
+        one = x[victim : victim + 1]
+        alone = exact(task, one, "head"), estimated(task, one, "head", probes=4, noise=noise)
+        assert off(alone[0][0], together[0][victim]) < 1e-5
+        # Where the terms of an estimate cancel, what is left is rounding in part.
+        assert float((alone[1][0] - together[1][victim]).norm() / together[1][victim].norm()) < 1e-5
+
+
+def test_an_estimate_has_the_right_mean_and_spread() -> None:
+    """Squares average to the squares of the exact norms; they scatter by at most √(2 / probes)."""
+    task, x = seeded(), pictures(1, 2)
+    wanted = exact(task, x, "head").square()
+    runs = [estimated(task, x, "head", probes=16, noise=NoiseSource(seed=s)) for s in range(40)]
+    ratios = torch.stack([run.square() / wanted for run in runs])
+    assert abs(float(ratios.mean()) - 1) < 0.01
+    assert 0.25 < float(ratios.std(0).mean()) < 1.05 * (2 / 16) ** 0.5
+    more = estimated(task, x, "head", probes=1024, noise=NoiseSource(seed=0)).square() / wanted
+    assert float((more - 1).abs().mean()) < 0.05
+
+
+def test_probes_follow_the_seed_and_are_signs_of_both_kinds() -> None:
+    task = Task(nn.Sequential(nn.Flatten(), nn.Linear(8, 8), nn.Linear(8, 3)), example=torch.rand(2, 2, 4))
+    x = torch.rand(1, 3, 2, 4)
+    a, b, c = (estimated(task, x, "2", probes=2, noise=NoiseSource(seed=s)) for s in (0, 0, 1))
+    assert torch.equal(a, b)
+    assert not torch.allclose(a, c)
+    # Features that are the pixels have slopes of one, whatever the signs are.
+    same = Task(nn.Sequential(nn.Flatten(), nn.Linear(8, 3)), example=torch.rand(2, 2, 4))
+    assert torch.equal(estimated(same, x, "1", probes=3, noise=NoiseSource(seed=0)), torch.ones(1, 3, 8))
+
+
+def test_features_are_what_the_layer_is_given() -> None:
+    task, x = seeded(), pictures(2, 3)
+    wanted = task.model.body(x.flatten(0, 1)).flatten(1).view(2, 3, 768)
+    torch.testing.assert_close(features(task, x, "head"), wanted.detach())
+    assert not features(task, x, "head").requires_grad
+
+
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(self.layer(x).tanh())
+        return out
+
+
+def test_a_layer_that_runs_twice_is_refused_and_hooks_are_gone() -> None:
+    task = Task(Twice(), example=torch.rand(2, 4))
+    with pytest.raises(DataError, match="layer: expected a module that runs once"):
+        features(task, torch.rand(1, 2, 4), "layer")
+    assert not task._pure.get_submodule("layer")._forward_hooks
+
+
+def test_a_layer_can_be_replaced_for_a_while() -> None:
+    task, x = Task(LeNet(), example=torch.rand(2, 3, 32, 32)), pictures(1, 2)[0]
+    before = task.scores(task.parameters(), x)
+    with task.replaced("head", lambda module, r: r[:, :10]):
+        within = task.scores(task.parameters(), x)
+    assert torch.equal(within, task.features(task.parameters(), x, "head")[:, :10])
+    assert torch.equal(task.scores(task.parameters(), x), before)

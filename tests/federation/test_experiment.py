@@ -1,0 +1,57 @@
+"""An experiment by names: what it leaves in its folder, and that it goes on."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from refiner.errors import DataError, RefinerError, SettingError
+from refiner.federation import Experiment, Training, run_experiment
+from refiner.federation.experiment import reference_accuracy
+
+SHORT = Experiment(data="sample", evaluate_every=2, training=Training(rounds=4, clients=4, batch=8, lr=0.1))
+
+
+def test_what_is_left(tmp_path: Path) -> None:
+    outcome = run_experiment(SHORT, tmp_path)
+    assert [rounds for rounds, _ in outcome.curve] == [2, 4]
+    assert reference_accuracy(tmp_path) == outcome.accuracy
+    assert json.loads((tmp_path / "settings.json").read_text())["training"]["lr"] == 0.1
+    assert load_file(tmp_path / "weights.safetensors")["head.weight"].shape[0] == 10
+
+
+def test_a_longer_one_goes_on_from_a_shorter_one(tmp_path: Path) -> None:
+    longer = replace(SHORT, training=replace(SHORT.training, rounds=6))
+    whole = run_experiment(longer, tmp_path / "whole")
+    run_experiment(SHORT, tmp_path / "parts")
+    with pytest.raises(DataError, match="holds a training; use --resume to go on"):
+        run_experiment(longer, tmp_path / "parts")
+    assert run_experiment(longer, tmp_path / "parts", resume=True).curve == whole.curve
+    one, other = (load_file(tmp_path / name / "weights.safetensors") for name in ("whole", "parts"))
+    assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"data": "cifr10"}, "did you mean 'cifar10'"),
+        ({"model": "lenett"}, "model = 'lenett': expected one of"),
+        ({"defense": "refinr"}, "did you mean 'refiner'"),
+        ({"partition": "dirichlt"}, "did you mean 'dirichlet'"),
+        ({"server": "fedprox"}, "server = 'fedprox': unknown"),
+        ({"evaluate_every": 0}, "evaluate_every = 0: expected"),
+    ],
+)
+def test_wrong_names_leave_nothing(change: dict[str, object], told: str, tmp_path: Path) -> None:
+    with pytest.raises(RefinerError, match=told):
+        run_experiment(replace(SHORT, **change), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_more_clients_than_samples(tmp_path: Path) -> None:
+    many = replace(SHORT, training=Training(rounds=1, clients=500))
+    with pytest.raises((DataError, SettingError), match="clients"):
+        run_experiment(many, tmp_path)

@@ -1,0 +1,169 @@
+"""A training against a plain PyTorch loop, and a training that is killed against one that is not."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from refiner.core import Task
+from refiner.data import Data, load_sample
+from refiner.defenses import Defense, NoDefense, Refiner
+from refiner.errors import DataError
+from refiner.federation import FedAvgM, Keeping, Schedule, Training, accuracy, train
+from refiner.federation.local import get_parameters
+from refiner.federation.training import Curve
+from refiner.models import LeNet
+
+SAMPLE = load_sample()
+PICTURES, LABELS = SAMPLE.images.mul(255).round().byte(), SAMPLE.labels
+DATA = Data(PICTURES[:160], LABELS[:160], 10, "sample", "train")
+TEST = Data(PICTURES[160:], LABELS[160:], 10, "sample", "test")
+
+
+def fresh() -> Task:
+    torch.manual_seed(0)
+    return Task(LeNet(), example=SAMPLE.images[:1])
+
+
+def parts(*sizes: int) -> list[torch.Tensor]:
+    return list(
+        torch.randperm(160, generator=torch.Generator().manual_seed(0))[: sum(sizes)].split(list(sizes))
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "training"),
+    [
+        ((40, 40, 40, 40), Training(rounds=4, clients=4, batch=8, lr=0.1)),
+        ((40, 40, 40, 40), Training(rounds=4, clients=4, sampled=2, batch=8, lr=0.1)),
+        ((60, 5, 3), Training(rounds=3, clients=3, batch=8, lr=0.1)),
+        ((40, 40), Training(rounds=2, clients=2, batch=8, lr=0.1, local_steps=3)),
+    ],
+    ids=["all", "two of four", "small clients", "several local steps"],
+)
+def test_equal_to_a_plain_loop(sizes: tuple[int, ...], training: Training) -> None:
+    task, shares = fresh(), parts(*sizes)
+    train(task, DATA, TEST, shares, training, NoDefense())
+    torch.manual_seed(0)
+    model = LeNet()
+    schedule = Schedule(shares, training)
+    for round in range(1, training.rounds + 1):
+        start = [p.detach().clone() for p in model.parameters()]
+        ends, counts = [], []
+        for client in schedule.participants(round):
+            for p, value in zip(model.parameters(), start, strict=True):
+                p.data.copy_(value)
+            for step in range(training.local_steps):
+                chosen = schedule.batch(client, round, step)
+                model.zero_grad()
+                cross_entropy(model(DATA.images[chosen] / 255), DATA.labels[chosen]).backward()
+                for p in model.parameters():
+                    p.data.sub_(training.lr * p.grad)
+            ends.append([p.detach().clone() for p in model.parameters()])
+            counts.append(len(chosen))
+        for p, *values in zip(model.parameters(), *ends, strict=True):
+            p.data = sum(c * v for c, v in zip(counts, values, strict=True)) / sum(counts)
+    expected = dict(model.named_parameters())
+    for name, value in task.parameters().items():
+        torch.testing.assert_close(value, expected[name].data, rtol=1e-5, atol=1e-6)
+    model.eval()
+    right = (model(TEST.images / 255).argmax(1) == TEST.labels).float().mean()
+    assert accuracy(task, TEST) == pytest.approx(float(right), abs=0.03)
+
+
+DEFENSES: dict[str, Defense] = {"none": NoDefense(), "refiner": Refiner(iterations=2)}
+TRAINING = Training(rounds=9, clients=2, batch=16, lr=0.05)
+
+
+@pytest.mark.parametrize("name", DEFENSES)
+def test_a_stopped_training_goes_on_to_the_same_bit(name: str, tmp_path: Path) -> None:
+    def run(task: Task, **how: Any) -> Curve:
+        shares, server = parts(80, 80), FedAvgM()
+        return train(
+            task, DATA, TEST, shares, TRAINING, DEFENSES[name], server=server, evaluate_every=2, **how
+        )
+
+    def stop(rounds: int, _: float | None) -> None:
+        if rounds == 7:
+            raise KeyboardInterrupt
+
+    whole, broken, again = fresh(), fresh(), fresh()
+    expected = run(whole)
+    keeping = Keeping(tmp_path, every=3, settings={"lr": 0.05})
+    with pytest.raises(KeyboardInterrupt):
+        run(broken, keeping=keeping, on_round=stop)
+    assert run(again, keeping=keeping) == expected
+    assert torch.equal(get_parameters(again), get_parameters(whole))
+    logged = [json.loads(line) for line in keeping.log.read_text().splitlines()]
+    assert [(row["round"], row["accuracy"]) for row in logged] == expected
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from test_training import *
+def slow(rounds, score):
+    print(rounds, flush=True)
+    time.sleep(0.05)
+task = fresh()
+keeping = Keeping(Path({out!r}), every=2)
+train(task, DATA, TEST, parts(80, 80), TRAINING, DEFENSES["refiner"], keeping=keeping, on_round=slow)
+print("end", get_parameters(task).numpy().tobytes().hex()[:4000])
+"""
+
+
+def test_killed_anywhere(tmp_path: Path) -> None:
+    def run(folder: Path, kill_after: int | None) -> str:
+        code = KILLED.format(tests=str(Path(__file__).parent), out=str(folder))
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        last = ""
+        for line in process.stdout:
+            last = line
+            if kill_after is not None and line.strip() == str(kill_after):
+                os.kill(process.pid, signal.SIGKILL)
+                break
+        process.wait()
+        process.stdout.close()
+        return last
+
+    expected = run(tmp_path / "whole", None)
+    assert expected.startswith("end")
+    run(tmp_path / "killed", 3)
+    run(tmp_path / "killed", 7)
+    assert run(tmp_path / "killed", None) == expected
+
+
+def test_checkpoints_that_do_not_fit(tmp_path: Path) -> None:
+    keeping = Keeping(tmp_path, every=1, settings={"lr": 0.05})
+    once = Training(rounds=1, clients=2, batch=4)
+    train(fresh(), DATA, TEST, parts(80, 80), once, NoDefense(), keeping=keeping)
+    other = Keeping(tmp_path, every=1, settings={"lr": 0.1})
+    with pytest.raises(DataError, match=r"made with lr = 0\.05, not 0\.1; use another folder"):
+        train(fresh(), DATA, TEST, parts(80, 80), once, NoDefense(), keeping=other)
+    held = keeping.checkpoint.read_bytes()
+    for broken in (held[: len(held) // 2], held[:-1] + bytes([held[-1] ^ 1])):
+        keeping.checkpoint.write_bytes(broken)
+        with pytest.raises(DataError, match="unreadable"):
+            train(fresh(), DATA, TEST, parts(80, 80), once, NoDefense(), keeping=keeping)
+        assert keeping.checkpoint.read_bytes() == broken
+
+
+def test_half_a_line_of_the_log_is_written_again(tmp_path: Path) -> None:
+    keeping = Keeping(tmp_path, every=2, settings={})
+    first = Training(rounds=2, clients=2, batch=4)
+    train(fresh(), DATA, TEST, parts(80, 80), first, NoDefense(), evaluate_every=1, keeping=keeping)
+    with keeping.log.open("a") as file:
+        file.write('{"round": 3, "acc')
+    longer = Training(rounds=4, clients=2, batch=4)
+    curve = train(fresh(), DATA, TEST, parts(80, 80), longer, NoDefense(), evaluate_every=1, keeping=keeping)
+    assert [round for round, _ in curve] == [1, 2, 3, 4]
+    assert len(keeping.log.read_text().splitlines()) == 4
