@@ -3,8 +3,10 @@
 import io
 import struct
 import tarfile
+import threading
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +135,82 @@ def jpeg(sample_pixels: Pixels) -> Callable[..., bytes]:
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test touches the cache of whoever runs it."""
     monkeypatch.setenv("REFINER_CACHE", str(tmp_path_factory.mktemp("cache")))
+
+
+class Server:
+    """A server on loopback with one file, and the faults that were asked for."""
+
+    def __init__(self) -> None:
+        self.content = b""
+        self.ranges = True
+        """Whether it knows ranges."""
+        self.cuts: list[int] = []
+        """After how many bytes each of the next answers is cut off."""
+        self.length: int | None = None
+        """What it says the length is, where that is not true."""
+        self.chunked = False
+        self.status = 200
+        self.asked: list[str] = []
+        """The range of each request."""
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def log_message(self, *_: object) -> None:
+                """Silent."""
+
+            def do_GET(self) -> None:
+                outer.answer(self)
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_address[1]}/file"
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        handler.close_connection = True
+        asked = handler.headers.get("Range", "")
+        self.asked.append(asked)
+        if self.status != 200:
+            return handler.send_error(self.status)
+        if handler.path == "/moved":
+            handler.send_response(302)
+            handler.send_header("Location", "/file")
+            handler.send_header("Content-Length", "0")
+            return handler.end_headers()
+        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked and self.ranges else 0
+        if start >= len(self.content) > 0:
+            handler.send_response(416)
+            handler.send_header("Content-Range", f"bytes */{len(self.content)}")
+            handler.send_header("Content-Length", "0")
+            return handler.end_headers()
+        body = self.content[start:]
+        handler.send_response(206 if start else 200)
+        if start:
+            handler.send_header("Content-Range", f"bytes {start}-{len(self.content) - 1}/{len(self.content)}")
+        if self.chunked:
+            handler.send_header("Transfer-Encoding", "chunked")
+        else:
+            handler.send_header("Content-Length", str(len(body) if self.length is None else self.length))
+        handler.end_headers()
+        cut = self.cuts.pop(0) if self.cuts else len(body)
+        if not self.chunked:
+            handler.wfile.write(body[:cut])
+            return None
+        handler.wfile.write(b"%x\r\n%b\r\n" % (len(body[:cut]), body[:cut]))
+        if cut >= len(body):
+            handler.wfile.write(b"0\r\n\r\n")
+        return None
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server of one file on loopback, past any proxy."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    made = Server()
+    thread = threading.Thread(target=made.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    yield made
+    made.http.shutdown()
+    made.http.server_close()
+    thread.join()

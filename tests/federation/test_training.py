@@ -147,7 +147,7 @@ def test_checkpoints_that_do_not_fit(tmp_path: Path) -> None:
     once = Training(rounds=1, clients=2, batch=4)
     train(fresh(), DATA, TEST, parts(80, 80), once, NoDefense(), keeping=keeping)
     other = Keeping(tmp_path, every=1, settings={"lr": 0.1})
-    with pytest.raises(DataError, match=r"made with lr = 0\.05, not 0\.1; use another folder"):
+    with pytest.raises(DataError, match="made with another lr; delete it to start anew"):
         train(fresh(), DATA, TEST, parts(80, 80), once, NoDefense(), keeping=other)
     held = keeping.checkpoint.read_bytes()
     for broken in (held[: len(held) // 2], held[:-1] + bytes([held[-1] ^ 1])):

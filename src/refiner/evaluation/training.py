@@ -1,18 +1,15 @@
 """Training of the evaluation network: seeded, resumable after every epoch, the same result either way."""
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from refiner import checks
-from refiner.errors import DataError
+from refiner.checkpoint import read_checkpoint, under, write_checkpoint
 from refiner.evaluation.mixing import RATIOS, mix
 from refiner.evaluation.network import SMALLEST, EvaluationNetwork
 
@@ -122,32 +119,16 @@ def _save(
     tensors = {f"weight.{name}": w.contiguous() for name, w in network.state_dict().items()}
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {f"adam.{index}.{name}": value.contiguous() for name, value in state.items()}
-    whole = path.with_name(path.name + ".new")
-    save_file(tensors, whole, {"training": json.dumps(asdict(training)), "done": str(done)})
-    whole.replace(path)
+    write_checkpoint(path, tensors, asdict(training), done)
 
 
 def _resume(path: Path, network: EvaluationNetwork, optimizer: torch.optim.Adam, training: Training) -> int:
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        same = json.loads(about["training"]) == asdict(training)
-        done = int(about["done"])
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise DataError(
-            f"checkpoint = {str(path)!r}: unreadable ({reason}); delete it to start anew"
-        ) from error
-    if not same:
-        raise DataError(f"checkpoint = {str(path)!r}: made with other settings; delete it to start anew")
-    network.load_state_dict(
-        {n.removeprefix("weight."): t for n, t in tensors.items() if n.startswith("weight.")}
-    )
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("adam."):
-            _, index, field = name.split(".")
+    def restore(tensors: Mapping[str, Tensor]) -> None:
+        network.load_state_dict(under("weight", tensors))
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in under("adam", tensors).items():
+            index, field = name.split(".")
             state.setdefault(int(index), {})[field] = tensor
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    return done
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+    return read_checkpoint(path, asdict(training), restore)

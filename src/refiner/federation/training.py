@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from refiner.checkpoint import read_checkpoint, under, write_checkpoint
 from refiner.core.task import Task
 from refiner.data.form import Data
 from refiner.defenses.base import Defense
 from refiner.errors import DataError, ProtectionError
-from refiner.federation.checkpoint import Checkpoint
 from refiner.federation.local import LocalClients, get_parameters, set_parameters
 from refiner.federation.schedule import Schedule
 from refiner.federation.server import FedAvg, Server
@@ -67,10 +67,14 @@ def train(
     values = get_parameters(task)
     state, done, curve = server.init(values), 0, Curve()
     if keeping is not None and keeping.checkpoint.exists():
-        found = Checkpoint.read(keeping.checkpoint, keeping.settings)
-        done, values = found.rounds, found.parameters.to(values)
-        state = {name: value.to(values) for name, value in found.server.items()}
-        clients.defense.restore({name: t.to(values.device) for name, t in found.defense.items()})
+
+        def restore(tensors: Mapping[str, Tensor]) -> None:
+            nonlocal values, state
+            held = {name: value.to(values.device) for name, value in tensors.items()}
+            values, state = held["parameters"], under("server", held)
+            clients.defense.restore(under("defense", held))
+
+        done = read_checkpoint(keeping.checkpoint, keeping.settings, restore)
         set_parameters(task, values)
         curve = _logged(keeping.log, done)
     for round in range(done + 1, training.rounds + 1):
@@ -85,9 +89,9 @@ def train(
             if keeping is not None:
                 _note(keeping.log, round, score)
         if keeping is not None and (round % keeping.every == 0 or round == training.rounds):
-            Checkpoint(round, values, state, clients.defense.state()).write(
-                keeping.checkpoint, keeping.settings
-            )
+            kept = {"server": state, "defense": clients.defense.state()}
+            tensors = {f"{part}.{name}": t for part, each in kept.items() for name, t in each.items()}
+            write_checkpoint(keeping.checkpoint, tensors | {"parameters": values}, keeping.settings, round)
         on_round(round, score)
     return curve
 

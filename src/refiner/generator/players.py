@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from refiner.checkpoint import under
 from refiner.generator.discriminator import Discriminator
 from refiner.generator.network import Generator
 
@@ -61,10 +62,10 @@ class Players:
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Put back what `tensors` gave."""
         for part, network in self._networks().items():
-            network.load_state_dict(_under(part, tensors))
+            network.load_state_dict(under(part, tensors))
         for part, adam in self._adams().items():
             state: dict[int, dict[str, Tensor]] = {}
-            for name, tensor in _under(part, tensors).items():
+            for name, tensor in under(part, tensors).items():
                 index, field = name.split(".")
                 state.setdefault(int(index), {})[field] = tensor
             adam.load_state_dict({"state": state, "param_groups": adam.state_dict()["param_groups"]})
@@ -74,8 +75,3 @@ class Players:
 
     def _adams(self) -> dict[str, torch.optim.Adam]:
         return {"generator_adam": self.generator_adam, "discriminator_adam": self.discriminator_adam}
-
-
-def _under(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    start = f"{part}."
-    return {name.removeprefix(start): t for name, t in tensors.items() if name.startswith(start)}

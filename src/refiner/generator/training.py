@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from refiner import checks
+from refiner.checkpoint import checksum, read_checkpoint, write_checkpoint
 from refiner.core.precision import tensor_float32
 from refiner.errors import DataError
 from refiner.generator.augmentation import disturb, mirror
-from refiner.generator.checkpoint import checksum, read_checkpoint, write_checkpoint
 from refiner.generator.discriminator import Discriminator
 from refiner.generator.network import SIDE, Generator
 from refiner.generator.players import Players
@@ -88,7 +88,7 @@ def train(
     settings = {name: value for name, value in asdict(training).items() if name != "epochs"}
     settings["data"] = [len(images), checksum(images, labels)]
     players = _start(training, where)
-    done = read_checkpoint(part, players, settings) if part.exists() else 0
+    done = read_checkpoint(part, settings, players.restore) if part.exists() else 0
     if done > training.epochs:
         raise checks.wrong("epochs", training.epochs, f"an integer ≥ {done}, as {str(part)!r} has them")
     pixels, targets = images.to(where), labels.to(where)
@@ -100,7 +100,7 @@ def train(
             if not all(map(math.isfinite, losses)):
                 raise DataError(f"loss = {losses}: not finite in epoch {done + 1}; try lower learning rates")
             done += 1
-            write_checkpoint(part, players, settings, done)
+            write_checkpoint(part, players.tensors(), settings, done)
             on_epoch(done, *losses)
             last = time.monotonic() - start
     generator = _finish(players.average, training)
