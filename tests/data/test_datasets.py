@@ -20,6 +20,8 @@ COUNTS = {
     ("ham10000", "train"): 8_014,
     ("ham10000", "test"): 2_001,
     ("path", "test"): 718,
+    ("pathmnist", "test"): 718,
+    ("lfw", "all"): 13_233,
     ("tiny-imagenet", "val"): 10_000,
 }
 

@@ -181,8 +181,20 @@ def test_a_failed_swap_puts_the_old_one_back(monkeypatch: pytest.MonkeyPatch) ->
         rename(source, target)
 
     monkeypatch.setattr(store.os, "rename", fail_second)
-    write_data(RECORD, {"train": raw(10)[1]}, 4, instead=True)
+    with pytest.raises(DataError, match=r"can't be written \(I/O error\)"):
+        write_data(RECORD, {"train": raw(10)[1]}, 4, instead=True)
     assert found().splits["train"].count == 20 and left() == ["cifar10"]
+
+
+def test_a_swap_that_was_killed_is_undone() -> None:
+    place = write_data(RECORD, {"train": raw(20)[1]}, 4)
+    place.rename(place.with_name(".cifar10.12345678.old"))
+    clear_leftovers("cifar10")
+    assert found().splits["train"].count == 20 and left() == ["cifar10"]
+    # What is in place is the newer one.
+    (place.parent / ".cifar10.12345678.old").mkdir()
+    clear_leftovers("cifar10")
+    assert left() == ["cifar10"]
 
 
 KILLED = """

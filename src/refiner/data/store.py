@@ -63,8 +63,12 @@ def write_data(
 
 def clear_leftovers(name: str) -> None:
     """Remove what killed processes left; only for one that holds the source's lock."""
-    for left in data_folder(name).parent.glob(f".{name}.*.*"):
-        if left.suffix in (".part", ".old"):
+    place = data_folder(name)
+    for left in place.parent.glob(f".{name}.*.*"):
+        if left.suffix == ".old" and not place.exists():
+            # Killed between moving the old one away and the new one here.
+            os.rename(left, place)
+        elif left.suffix in (".part", ".old"):
             shutil.rmtree(left, ignore_errors=True)
 
 
@@ -77,6 +81,8 @@ def _put(part: Path, place: Path, instead: bool) -> None:
     except OSError:
         if old.exists():
             os.rename(old, place)
+            raise
+        # Another one was faster, and is as good.
         if not (place / RECORD).exists():
             raise
     shutil.rmtree(old, ignore_errors=True)

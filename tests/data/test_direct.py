@@ -1,0 +1,116 @@
+"""One's own data, where they lie: class folders and arrays."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from refiner.data import open_data
+from refiner.errors import DataError, RefinerError
+
+Pixels = np.ndarray[Any, Any]
+
+
+def saved(pixels: Pixels, *places: Path) -> None:
+    for number, place in enumerate(places):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels[number].transpose(1, 2, 0)).save(place)
+
+
+def test_class_folders(tmp_path: Path, sample_pixels: Pixels) -> None:
+    names = ["emu/0.png", "cat/1.png", "cat/2.png", "dog/deep/3.png"]
+    saved(sample_pixels, *(tmp_path / name for name in names))
+    (tmp_path / "fox").mkdir()
+    data = open_data(f"folder:{tmp_path}")
+    assert data.class_names == ("cat", "dog", "emu", "fox") and data.classes == 4
+    assert data.labels.tolist() == [0, 0, 1, 2] and data.split == "all"
+    assert torch.equal(data.images, torch.from_numpy(sample_pixels[[1, 2, 3, 0]]))
+    assert data.name == f"folder:{tmp_path}"
+    assert open_data(f"folder:{tmp_path}", "all", size=8).images.shape == (4, 3, 8, 8)
+
+
+def test_folders_of_splits(tmp_path: Path, sample_pixels: Pixels) -> None:
+    names = ["train/a/0.png", "train/b/1.png", "test/a/2.png", "test/b/3.png"]
+    saved(sample_pixels, *(tmp_path / name for name in names))
+    assert open_data(f"folder:{tmp_path}").split == "train"
+    data = open_data(f"folder:{tmp_path}", "test")
+    assert torch.equal(data.images, torch.from_numpy(sample_pixels[2:4])) and data.labels.tolist() == [0, 1]
+    with pytest.raises(RefinerError, match="split = 'val': expected one of 'train', 'test'"):
+        open_data(f"folder:{tmp_path}", "val")
+    # Beside other folders it is a class.
+    saved(sample_pixels, tmp_path / "bus" / "4.png")
+    assert open_data(f"folder:{tmp_path}").class_names == ("bus", "test", "train")
+
+
+def test_pictures_of_several_sizes_need_a_size(tmp_path: Path, sample_pixels: Pixels) -> None:
+    saved(sample_pixels, tmp_path / "a" / "0.png")
+    saved(sample_pixels[:, :, :20], tmp_path / "b" / "1.png")
+    with pytest.raises(DataError, match=r"1\.png: 32×20 pixels, expected 32×32 as in a/0\.png; set size"):
+        open_data(f"folder:{tmp_path}")
+    assert open_data(f"folder:{tmp_path}", size=20).images.shape == (2, 3, 20, 20)
+
+
+def test_a_broken_picture_is_named(tmp_path: Path, sample_pixels: Pixels) -> None:
+    saved(sample_pixels, tmp_path / "a" / "0.png", tmp_path / "b" / "1.png")
+    (tmp_path / "b" / "2.png").write_text("no picture")
+    with pytest.raises(DataError, match=r"b/2\.png: not an image that can be read"):
+        open_data(f"folder:{tmp_path}")
+
+
+def test_a_folder_without_classes(tmp_path: Path, sample_pixels: Pixels) -> None:
+    saved(sample_pixels, tmp_path / "0.png", tmp_path / "1.png")
+    with pytest.raises(
+        DataError, match="no classes, expected its pictures in two or more folders, one a class"
+    ):
+        open_data(f"folder:{tmp_path}")
+
+
+@pytest.mark.parametrize(("image_key", "label_key"), [("images", "labels"), ("x", "y"), ("images", "label")])
+def test_arrays(image_key: str, label_key: str, tmp_path: Path, sample_pixels: Pixels) -> None:
+    file = tmp_path / "a.npz"
+    pixels = sample_pixels[:4].transpose(0, 2, 3, 1)
+    np.savez(file, **{image_key: pixels, label_key: np.array([[0], [5], [1], [2]], np.uint8)})
+    data = open_data(f"npz:{file}")
+    assert torch.equal(data.images, torch.from_numpy(sample_pixels[:4]))
+    assert data.labels.tolist() == [0, 5, 1, 2] and data.classes == 6
+    # Floats are the same pixels, and grey is all three channels.
+    np.savez(file, **{image_key: (pixels / 255).astype(np.float32), label_key: np.arange(4)})
+    assert torch.equal(open_data(f"npz:{file}").images, data.images)
+    np.savez(file, **{image_key: pixels[..., 0], label_key: np.arange(4)})
+    grey = open_data(f"npz:{file}", size=16).images
+    assert grey.shape == (4, 3, 16, 16) and torch.equal(grey[:, 0], grey[:, 2])
+
+
+def test_arrays_of_splits(tmp_path: Path, sample_pixels: Pixels) -> None:
+    pixels = sample_pixels[:4].transpose(0, 2, 3, 1)
+    held = {
+        "train_images": pixels[:3],
+        "train_labels": [0, 1, 1],
+        "test_images": pixels[3:],
+        "test_labels": [1],
+    }
+    np.savez(tmp_path / "a.npz", **held)
+    assert len(open_data(f"npz:{tmp_path}/a.npz")) == 3
+    assert open_data(f"npz:{tmp_path}/a.npz", "test").labels.tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("held", "told"),
+    [
+        ({"images": np.zeros((2, 4, 4, 3), np.uint8)}, "no labels, expected an array 'labels' or 'y'"),
+        ({"labels": np.zeros(2, int)}, "holds labels, expected 'images'"),
+        (
+            {"x": np.zeros((2, 4, 4, 3), np.uint8), "y": np.zeros(3, int)},
+            r"labels are int64 \[3\], expected 2 integers",
+        ),
+        ({"x": np.zeros((2, 4, 4, 3), np.uint8), "y": np.array([-1, 0])}, "expected 2 integers ≥ 0"),
+        ({"x": np.zeros((2, 4, 4, 3), np.uint8), "y": np.zeros(2)}, "labels are float64"),
+    ],
+)
+def test_arrays_of_another_shape(held: dict[str, Pixels], told: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", **held)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=told):
+        open_data(f"npz:{tmp_path}/a.npz")
