@@ -4,12 +4,14 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
 from refiner.cli import app
+from refiner.cli.common import console
 from refiner.data import SOURCES
 
 
@@ -20,7 +22,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def call(*words: str, code: int = 0, width: int = 200) -> Result:
-    result = CliRunner().invoke(app, ["data", *words], env={"COLUMNS": str(width)})
+    with patch.object(console, "_width", width):
+        result = CliRunner().invoke(app, ["data", *words])
     assert result.exit_code == code, result.output
     if code == 2:
         assert result.stderr.startswith("refiner: ") and result.stderr.count("\n") == 1

@@ -247,8 +247,8 @@ def test_memory_is_bounded_and_never_leaves(task: Task, pictures: tuple[Tensor, 
     warm = Refiner(iterations=1, warm_start=True, remember=5)
     update = warm.protect(task, x, y, ids=torch.arange(8)[:, None])
     assert len(warm._memory) == 5
-    told = """alpha beta privacy iterations tau epsilon epsilon_relative start solver step element_power relative
-    floor granularity upload random_sign warm_start clamp input_range"""
+    told = """alpha beta privacy iterations tau epsilon epsilon_relative start solver step element_power
+    relative floor granularity upload random_sign warm_start clamp input_range"""
     assert sorted(update.settings) == sorted(told.split())
     assert update.tensors.keys() == set(task.names)
 
