@@ -99,7 +99,7 @@ def _expected(make: Callable[..., object], name: str, optional: bool) -> str:
     except RefinerError as error:
         _, told, expected = str(error).partition(": expected ")
         return f"{expected} or none" if told and optional and "None" not in expected else expected
-    except Exception:  # refused without a range
+    except (TypeError, ValueError, AttributeError):  # refused without a range
         return ""
     return ""
 
