@@ -76,7 +76,12 @@ def test_losses_that_take_labels_only(loss: object, told: str, task: Task) -> No
     "loss", [nn.CrossEntropyLoss(label_smoothing=0.1), nn.CrossEntropyLoss(reduction="sum")]
 )
 def test_losses_that_take_both(loss: nn.Module, task: Task) -> None:
-    DLG().check(Task(task.model, torch.zeros(1, *task.input_shape), loss))
+    other = Task(task.model, torch.zeros(1, *task.input_shape), loss)
+    DLG().check(other)
+    labels = torch.tensor([1, 2])
+    certain = nn.functional.one_hot(labels, task.classes).float()
+    scores = torch.randn(2, task.classes)
+    torch.testing.assert_close(other.loss_function(scores, certain), other.loss_function(scores, labels))
 
 
 def test_granted_labels_are_used(seen: Observation, victims: tuple[Tensor, Tensor]) -> None:
