@@ -3,6 +3,7 @@
     python benchmarks/attack_throughput.py [--models lenet] [--victims 1 10 100 1000] [--full 1000]
 
 The loop: one victim at a time, plain autograd, `torch.optim.Adam` on the slope's sign, as peers write it.
+Where the package breaching is installed, its own InvertingGrad stands beside them.
 """
 
 import argparse
@@ -11,11 +12,13 @@ import platform
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from breaching_rate import breaching
 from refiner.attacks import InvertingGradients, Observation
 from refiner.core import Task
 from refiner.data import load_sample
@@ -62,6 +65,11 @@ def seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
+def one_of(task: Task, x: Tensor, y: Tensor) -> Observation:
+    """What an undefended victim uploads."""
+    return Observation.of(task, NoDefense().protect(task, x, y))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -89,11 +97,15 @@ def main() -> None:
         task = Task(build(name).to(device), example=sample.images[:1].to(device))
         index = torch.arange(max(*options.victims, options.full or 1)) % len(sample.images)
         x, y = sample.images[index, None].to(device), sample.labels[index, None].to(device)
-        one = Observation.of(task, NoDefense().protect(task, x[0], y[0]))
+        one = one_of(task, x[0], y[0])
         loop(task, one, y[0], 5)
         steps = min(options.iterations, 50)
         alone = steps / seconds(partial(loop, task, one, y[0], steps))
         note(model=name, formulation="loop", victims=1, victim_iterations_a_second=round(alone, 1))
+        if find_spec("breaching"):
+            breaching(task, one, y[0], 5)
+            peer = steps / seconds(partial(breaching, task, one, y[0], steps))
+            note(model=name, formulation="breaching", victims=1, victim_iterations_a_second=round(peer, 1))
         for count in options.victims:
             seen = Observation.of(task, NoDefense().protect(task, x[:count], y[:count]))
             attack = InvertingGradients(iterations=options.iterations)
@@ -115,10 +127,11 @@ def main() -> None:
             count, few = options.full, options.compared
             seen = Observation.of(task, NoDefense().protect(task, x[:count], y[:count]))
             found = InvertingGradients().reconstruct(seen)
-            parts = [
-                loop(task, Observation.of(task, NoDefense().protect(task, x[i], y[i])), y[i], 4000)
-                for i in range(few)
-            ]
+            ways = {"loop": loop} | ({"breaching": breaching} if find_spec("breaching") else {})
+            alone_psnr = {}
+            for way, call in ways.items():
+                made = [call(task, one_of(task, x[i], y[i]), y[i], 4000) for i in range(few)]
+                alone_psnr[f"psnr_{way}"] = round(float(psnr(torch.cat(made), x[:few, 0]).mean()), 2)
             note(
                 model=name,
                 formulation="batched, 4,000 iterations",
@@ -126,7 +139,7 @@ def main() -> None:
                 seconds=round(found.seconds, 2),
                 victim_iterations_a_second=round(count * 4000 / found.seconds, 1),
                 psnr_first=round(float(psnr(found.x[:few, 0], x[:few, 0]).mean()), 2),
-                psnr_loop=round(float(psnr(torch.cat(parts), x[:few, 0]).mean()), 2),
+                **alone_psnr,
             )
     if options.out:
         where = torch.cuda.get_device_name() if device == "cuda" else platform.machine()

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refiner.core import rows
+from refiner.core import convolution, precision, rows
 from refiner.core.kernels import usable
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="kernels need a GPU")
@@ -54,3 +54,30 @@ def test_fold(
     columns = torch.randn_like(F.unfold(like, kernel, dilation, padding, stride))
     ours: Tensor = fold(columns, picture, kernel, dilation, padding, stride)
     torch.testing.assert_close(ours, F.fold(columns, picture, kernel, dilation, padding, stride))
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (2, 128, 7, 7), (1, 1), (4, 3000)])
+def test_parts_of_numbers(shape: tuple[int, ...]) -> None:
+    t = torch.randn(shape, device="cuda") * 10 ** torch.randn(shape, device="cuda")
+    found = precision.parted(t)
+    torch.testing.assert_close(found, precision.parted(t.cpu()).cuda(), rtol=0, atol=0)
+    assert torch.equal(found[:, 1] + found[:, 2], t)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_convolutions_in_three_products_are_as_exact_as_float32(
+    stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = torch.randn(1, 8, 128, 16, 16, device="cuda")
+    w = torch.randn(1, 192, 128, 3, 3, device="cuda")
+    geometry = convolution.Geometry((stride, stride), (1, 1), (1, 1), (16, 16), (3, 3))
+    y = torch.randn(1, 8, 192, *geometry.result, device="cuda")
+    with precision.tensor_float32(False):
+        for which, a in ((convolution._output, x), (convolution._input, y)):
+            expected = which(a.double(), w.double(), geometry)
+            errors = []
+            for terms in (0, 2**62):
+                monkeypatch.setattr(convolution, "_TERMS", terms)
+                errors.append(float((which(a, w, geometry) - expected).norm() / expected.norm()))
+            assert errors[0] != errors[1]  # two ways indeed
+            assert errors[0] < max(2 * errors[1], 1e-6)

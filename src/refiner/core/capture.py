@@ -53,10 +53,11 @@ class Captured:
 def beside(work: Callable[[], T]) -> Callable[[], T]:
     """Start `work` on a branch of its own while a CUDA graph is recorded, and give back how to join it.
 
-    Elsewhere the work is simply done when it is joined. It may be joined again, for the same result.
+    Elsewhere the work is simply done at once. It may be joined again, for the same result.
     """
     if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
-        return functools.cache(work)
+        done = work()
+        return lambda: done
     main, branch = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
     branch.wait_stream(main)
     with torch.cuda.stream(branch):
@@ -87,6 +88,10 @@ class _Recording:
     def __init__(self, function: Function, inputs: Sequence[Tensor]) -> None:
         self.function = function
         self.inputs = [t.detach().clone() for t in inputs]
+        # Tensors of one type are copied by one kernel, a mixture one by one.
+        self.kinds: dict[torch.dtype, list[int]] = {}
+        for place, t in enumerate(inputs):
+            self.kinds.setdefault(t.dtype, []).append(place)
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -99,6 +104,7 @@ class _Recording:
             self.outputs = function(*self.inputs)
 
     def replay(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        torch._foreach_copy_(self.inputs, list(inputs))
+        for places in self.kinds.values():
+            torch._foreach_copy_([self.inputs[i] for i in places], [inputs[i] for i in places])
         self.graph.replay()
         return tuple(t.clone() for t in self.outputs)

@@ -84,7 +84,16 @@ class Task:
 
     def parameters(self) -> dict[str, Tensor]:
         """The model's trainable parameters as they are now, layer by layer, detached."""
-        return {name: self.model.get_parameter(name).detach() for name in self.names}
+        return self.held()[0]
+
+    def fixed(self) -> dict[str, Tensor]:
+        """What the model holds beside its trainable parameters: frozen ones and buffers, as they are now."""
+        return self.held()[1]
+
+    def held(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Both of these from one walk through the model, which for a deep one takes a while."""
+        rest = self._state()
+        return {name: rest.pop(name) for name in self.names}, rest
 
     def scores(self, parameters: Parameters, x: Tensor) -> Tensor:
         """Class scores `[B, classes]` of inputs `[B, *input]`."""
@@ -155,13 +164,16 @@ class Task:
             raise DataError(f"{module}: expected a module that runs once in a pass, on one row a sample")
         return found[0]
 
-    def fixed(self) -> dict[str, Tensor]:
-        """What the model holds beside its trainable parameters: frozen ones and buffers, as they are now."""
-        return {name: value for name, value in self._state().items() if name not in self.shapes}
-
     def _state(self) -> dict[str, Tensor]:
-        live = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
-        return {name: value.detach() for name, value in live.items() if name not in self._dropped}
+        live: dict[str, Tensor] = {}
+        met: set[int] = set()
+        # As `named_parameters` and `named_buffers` name them, of which each walks through all modules.
+        for prefix, module in self.model.named_modules():
+            for key, value in (*module._parameters.items(), *module._buffers.items()):
+                if value is not None and id(value) not in met:
+                    met.add(id(value))
+                    live[f"{prefix}.{key}" if prefix else key] = value.detach()
+        return {name: value for name, value in live.items() if name not in self._dropped}
 
 
 def _check_loss(loss: Loss, outputs: Tensor, labels: Tensor) -> None:

@@ -149,7 +149,10 @@ def _batch(task: Task, x: Tensor, y: Tensor, ids: Tensor | None, noise: NoiseSou
         raise DataError(
             f"y of shape {list(y.shape)}: expected {list(x.shape[:axes])}, a label for every sample"
         )
-    _check_ids(ids, x.shape[:axes])
+    if ids is not None and (
+        not isinstance(ids, Tensor) or ids.dtype != torch.long or ids.shape != x.shape[:axes]
+    ):
+        raise DataError(f"ids = {_kind(ids)}: expected torch.int64 ids of shape {list(x.shape[:axes])}")
     if axes == 1:
         x, y, ids = x[None], y[None], None if ids is None else ids[None]
     parameter = task.model.get_parameter(task.names[0])
@@ -161,25 +164,26 @@ def _batch(task: Task, x: Tensor, y: Tensor, ids: Tensor | None, noise: NoiseSou
         raise DataError("x of torch.float16: gradients of gradients overflow it; use float32 or bfloat16")
     if x.dtype != parameter.dtype:
         raise DataError(f"x of {x.dtype}: expected the model's dtype, {parameter.dtype}")
-    spread = torch.stack(x.detach().aminmax()).tolist()
-    if not all(map(math.isfinite, spread)):
-        raise DataError("x: holds NaN or infinity; nothing leaves")
-    least, most = torch.stack(y.aminmax()).tolist()
-    if least < 0 or most >= task.classes:
-        raise DataError(
-            f"y holds label {least if least < 0 else most}: expected labels in [0, {task.classes - 1}]"
-        )
     known = None if ids is None else ids.to(x.device)
-    return Batch(x.detach().contiguous(), y.contiguous(), known, noise, (spread[0], spread[1]))
+    spread = _spread(x.detach(), y, known, task.classes)
+    return Batch(x.detach().contiguous(), y.contiguous(), known, noise, spread)
 
 
-def _check_ids(ids: Tensor | None, shape: torch.Size) -> None:
-    if ids is None:
-        return
-    if not isinstance(ids, Tensor) or ids.dtype != torch.long or ids.shape != shape:
-        raise DataError(f"ids = {_kind(ids)}: expected torch.int64 ids of shape {list(shape)}")
-    if bool((ids < 0).any()):
-        raise DataError(f"ids hold {int(ids.min())}: expected ids ≥ 0")
+def _spread(x: Tensor, y: Tensor, ids: Tensor | None, classes: int) -> tuple[float, float]:
+    """The least and the greatest value of x; refuses what is out of range."""
+    values = torch.stack(x.aminmax())
+    counts = torch.stack([*y.aminmax(), y.new_zeros(()) if ids is None else ids.min()])
+    # Looked at only now: a look waits for the GPU.
+    (low, high), (least, most, first) = values.tolist(), counts.tolist()
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise DataError("x: holds NaN or infinity; nothing leaves")
+    if least < 0 or most >= classes:
+        raise DataError(
+            f"y holds label {least if least < 0 else most}: expected labels in [0, {classes - 1}]"
+        )
+    if first < 0:
+        raise DataError(f"ids hold {first}: expected ids ≥ 0")
+    return low, high
 
 
 def _kind(value: object) -> str:

@@ -188,8 +188,9 @@ class Refiner(Settings, Defense):
             return craft(self, task, parameters, x, y, begin, sign, iterations)
 
         # A recording reads the fixed tensors of the model where they lie now.
-        key = (id(task), iterations, tuple(t.data_ptr() for t in task.fixed().values()))
-        inputs = [x, y, begin, sign, *task.parameters().values()]
+        parameters, fixed = task.held()
+        key = (id(task), iterations, tuple(t.data_ptr() for t in fixed.values()))
+        inputs = [x, y, begin, sign, *parameters.values()]
         upload, robust, flags = self._captured(key, crafted, inputs)
         hidden, sound = flags.tolist()
         if not hidden:

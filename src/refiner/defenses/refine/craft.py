@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from refiner.core.capture import beside
 from refiner.core.gradients import directional, flatten, gradients
 from refiner.core.precision import tensor_float32
 from refiner.core.task import Parameters, Task
@@ -51,18 +52,21 @@ def craft(
     def gradient(data: Tensor) -> Tensor:
         return flatten(gradients(task, data, y, parameters=parameters))
 
+    def exact(data: Tensor) -> Tensor:
+        with tensor_float32(False):
+            return gradient(data)
+
     straight = settings.upload == "straight"
     renew = x.shape[1] < LARGE
-    with tensor_float32(False):
-        real = gradient(x)
+    real = beside(lambda: exact(x))
     half = settings.solver == "conjugate" and not renew and _in_half(task, x)
     problem = Problem(
         gradient=gradient,
         recorded=_halved(task, parameters, y) if half else gradient,
-        utility=utility(
+        measure=lambda: utility(
             task,
             parameters,
-            real,
+            real(),
             tau=settings.tau,
             element_power=settings.element_power,
             relative=settings.relative,
@@ -87,18 +91,19 @@ def craft(
     del problem
     if settings.clamp:
         robust = robust.clamp(low, high)
-    with tensor_float32(False):
-        if straight:
-            upload = real + flatten(directional(task, x, y, robust - x, parameters=parameters))
-        else:
-            upload = gradient(robust)
+    target = real()
+    if straight:
+        with tensor_float32(False):
+            upload = target + flatten(directional(task, x, y, robust - x, parameters=parameters))
+    else:
+        upload = exact(robust)
     if settings.random_sign:
-        upload = real + sign[:, None] * (upload - real)
+        upload = target + sign[:, None] * (upload - target)
     if settings.epsilon is not None:
-        radius = settings.epsilon * real.norm(dim=1) if settings.epsilon_relative else settings.epsilon
-        upload = project(upload, real, radius)
+        radius = settings.epsilon * target.norm(dim=1) if settings.epsilon_relative else settings.epsilon
+        upload = project(upload, target, radius)
     finite = upload.isfinite().all() & robust.isfinite().all()
-    return upload, robust, torch.stack([_hidden(upload, real, floor).all(), finite])
+    return upload, robust, torch.stack([_hidden(upload, target, floor).all(), finite])
 
 
 def _privacy(settings: Settings, x: Tensor) -> Callable[[Tensor], Tensor]:

@@ -28,8 +28,9 @@ class Expansion:
     @cached_property
     def value(self) -> Tensor:
         """g at the point, `[V, N]`."""
+        recorded = self._graph
         if self.recorded is self.gradient:
-            return self._graph.detach()
+            return recorded.detach()
         with torch.no_grad():
             return self.gradient(self.point)
 
@@ -59,7 +60,8 @@ class Problem:
 
     gradient: Gradient
     recorded: Gradient
-    utility: Utility
+    measure: Callable[[], Utility]
+    """Gives the utility metric; asked as late as can be, since the real gradient may be computed beside."""
     privacy: Callable[[Tensor], Tensor]
     beta: float
     floor: float
@@ -68,11 +70,17 @@ class Problem:
     real: Tensor | None = None
     """The real data, if what is uploaded is the gradient's expansion about them ("straight")."""
 
+    @cached_property
+    def utility(self) -> Utility:
+        """The utility metric."""
+        return self.measure()
+
     def expand(self, x: Tensor) -> tuple[Expansion, Tensor]:
         """The gradient near `x`, and its difference to the real one there, `[V, N]`."""
         if self.real is None:
             here = Expansion(self.gradient, self.recorded, x.detach(), self.probe)
-            return here, here.value - self.utility.target
+            value = here.value
+            return here, value - self.utility.target
         move = x - self.real
         return self._about_real, self._about_real.push(move, move.abs().flatten(1).amax(1).clamp_min(TINY))
 
