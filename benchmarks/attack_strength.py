@@ -59,6 +59,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[1])
     parser.add_argument("--first", type=int, default=40_000, help="the first victim's place in the data")
     parser.add_argument("--generator", help="ggl's, instead of the bundled one")
+    parser.add_argument("--iterations", type=int, help="fewer than the attack has by default")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -80,6 +81,8 @@ def main() -> None:
                 attack = ATTACKS[name]
                 if isinstance(attack, GGL) and options.generator:
                     attack = replace(attack, generator=options.generator)
+                if options.iterations:
+                    attack = replace(attack, iterations=options.iterations)
                 found = attack.reconstruct(seen, threat=GRANTED, seed=options.seed)
                 pictures = assign(found.x, x) if batch > 1 else found.x
                 flat, truth = pictures.flatten(0, 1), x.flatten(0, 1)
@@ -90,6 +93,7 @@ def main() -> None:
                     "victims": count,
                     "first": options.first,
                     "attack": name,
+                    "iterations": attack.settings()["iterations"],
                     "median MSE": float(error.median()),
                     "mean MSE": float(error.mean()),
                     "share of failures": float((error > 0.01).float().mean()),

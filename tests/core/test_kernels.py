@@ -59,13 +59,14 @@ def test_fold(
 @pytest.mark.parametrize("shape", [(3, 5), (2, 128, 7, 7), (1, 1), (4, 3000)])
 def test_parts_of_numbers(shape: tuple[int, ...]) -> None:
     t = torch.randn(shape, device="cuda") * 10 ** torch.randn(shape, device="cuda")
-    found = precision.parted(t)
-    torch.testing.assert_close(found, precision.parted(t.cpu()).cuda(), rtol=0, atol=0)
-    assert torch.equal(found[:, 1] + found[:, 2], t)
+    rounded, both = precision.parts(t)
+    for ours, plain in zip((rounded, both), precision.parts(t.cpu()), strict=True):
+        assert torch.equal(ours.cpu(), plain)
+    assert torch.equal(rounded, both[:, 0]) and torch.equal(both.sum(1), t)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_convolutions_in_three_products_are_as_exact_as_float32(
+def test_convolutions_from_tf32_products_are_as_exact_as_float32(
     stride: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = torch.randn(1, 8, 128, 16, 16, device="cuda")
@@ -80,4 +81,5 @@ def test_convolutions_in_three_products_are_as_exact_as_float32(
                 monkeypatch.setattr(convolution, "_TERMS", terms)
                 errors.append(float((which(a, w, geometry) - expected).norm() / expected.norm()))
             assert errors[0] != errors[1]  # two ways indeed
-            assert errors[0] < max(2 * errors[1], 1e-6)
+            # cuDNN's own ways to float32 differ by as much; TF32 alone is off by 3e-4.
+            assert errors[0] < 5e-6

@@ -1,7 +1,8 @@
 """Which float32 the GPU computes with: full for what leaves a client, TF32 where it only steers a search.
 
-Full float32 can also be had from TF32, on the faster tensor cores: with every number as a rounded value and a
-rest, both of which TF32 can hold, a·b is three products, and what they leave out is beyond float32's digits.
+Float32 can also be had from TF32, on the faster tensor cores: with each number as a rounded value and a rest,
+both of which TF32 can hold, a·b is a rounded product and two small ones. The small ones are added up apart:
+tensor cores cut what they add up, and a long sum of the three together would lose a digit.
 """
 
 from collections.abc import Iterator
@@ -24,25 +25,19 @@ def tensor_float32(allowed: bool) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def parted(t: Tensor) -> Tensor:
-    """Rounded value, rounded value, rest: `[N, …]` → `[N, 3, …]`.
+def parts(t: Tensor) -> tuple[Tensor, Tensor]:
+    """Rounded values `[N, …]`, and `[N, 2, …]` of these and the rest.
 
-    >>> both = parted(torch.tensor([[1 / 3]])) * mirrored(torch.tensor([[3.0]]))
-    >>> float(both.sum())
-    1.0
+    >>> rounded, both = parts(torch.tensor([1 / 3]))
+    >>> bool(rounded[0] == both[0, 0]), bool(both.sum() == torch.tensor(1 / 3))
+    (True, True)
     """
     if usable(t):
-        from refiner.core.kernels.thrice import thrice
+        from refiner.core.kernels.parts import parts as in_one_pass
 
-        return thrice(t)
+        return in_one_pass(t)
     rounded = _rounded(t)
-    return torch.stack([rounded, rounded, t - rounded], dim=1)
-
-
-def mirrored(t: Tensor) -> Tensor:
-    """The other factor's parts, each in the place of what it is multiplied with: rounded, rest, rounded."""
-    rounded = _rounded(t)
-    return torch.stack([rounded, t - rounded, rounded], dim=1)
+    return rounded, torch.stack([rounded, t - rounded], dim=1)
 
 
 def _rounded(t: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Refiner: upload the gradient of robust data, which is noise to the eye and trains like the real."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NoReturn, Self
 
@@ -105,9 +105,9 @@ class Refiner(Settings, Defense):
         found: list[Tensor] = []
 
         def make() -> Gradients:
-            upload, robust = self._craft_all(task, batch)
+            tensors, robust = self._craft_all(task, batch)
             found.append(robust)
-            return unflatten(task, upload)
+            return tensors
 
         update = self._guarded(batch, make)
         return found[0], update
@@ -121,11 +121,10 @@ class Refiner(Settings, Defense):
         return self._source
 
     def _upload(self, task: Task, batch: Batch) -> Gradients:
-        upload, _ = self._craft_all(task, batch)
-        return unflatten(task, upload)
+        return self._craft_all(task, batch)[0]
 
-    def _craft_all(self, task: Task, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Uploads `[V, N]` and robust data `[V, B, *input]`, a chunk of victims at a time."""
+    def _craft_all(self, task: Task, batch: Batch) -> tuple[Gradients, Tensor]:
+        """Uploads and robust data `[V, B, *input]`, a chunk of victims at a time."""
         self.check_data(task, *batch.spread)
         victims, size = batch.x.shape[:2]
         x, y, ids = batch.x, batch.y, batch.ids
@@ -138,11 +137,16 @@ class Refiner(Settings, Defense):
             parts.append(
                 self._craft_chunk(task, batch.noise, x[part], y[part], None if ids is None else ids[part])
             )
-        upload, robust = (torch.cat(list(tensors)) for tensors in zip(*parts, strict=True))
+        uploads, robusts, confirmations = zip(*parts, strict=True)
+        upload, robust = (t[0] if len(t) == 1 else torch.cat(t) for t in (uploads, robusts))
         if self.granularity == "sample":
             upload = upload.view(victims, size, -1).mean(1)
             robust = robust.view(victims, size, *robust.shape[2:])
-        return upload, robust
+        tensors = unflatten(task, upload)
+        # Last, since it waits for the GPU, which was busy until now.
+        for confirm in confirmations:
+            confirm()
+        return tensors, robust
 
     def _begin(
         self, x: Tensor, names: Tensor, remembered: list[int] | None, key: Tensor
@@ -166,7 +170,8 @@ class Refiner(Settings, Defense):
 
     def _craft_chunk(
         self, task: Task, noise: NoiseSource, x: Tensor, y: Tensor, ids: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Callable[[], None]]:
+        """Uploads `[V, N]`, robust data, and what refuses them if they hide too little, or remembers them."""
         names = noise.identify(x, axes=2)
         # Robust data of a study's public seed must not become the start of a client's own search.
         remembers = self.warm_start and noise is self._source
@@ -192,13 +197,16 @@ class Refiner(Settings, Defense):
         key = (id(task), iterations, tuple(t.data_ptr() for t in fixed.values()))
         inputs = [x, y, begin, sign, *parameters.values()]
         upload, robust, flags = self._captured(key, crafted, inputs)
-        hidden, sound = flags.tolist()
-        if not hidden:
-            raise ProtectionError(
-                f"refiner: an upload would be all but the real gradient (floor = {self.floor}): "
-                "the model hardly feels the noise; nothing leaves"
-            )
-        # What is not finite is refused later; remembered, it would spoil every later round of its samples.
-        if remembered is not None and sound:
-            self._memory.store(remembered, robust.flatten(0, 1))
-        return upload, robust
+
+        def confirm() -> None:
+            hidden, sound = flags.tolist()
+            if not hidden:
+                raise ProtectionError(
+                    f"refiner: an upload would be all but the real gradient (floor = {self.floor}): "
+                    "the model hardly feels the noise; nothing leaves"
+                )
+            # What is not finite is refused later; remembered, it would spoil all later rounds of its samples.
+            if remembered is not None and sound:
+                self._memory.store(remembered, robust.flatten(0, 1))
+
+        return upload, robust, confirm
