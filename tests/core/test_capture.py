@@ -4,7 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from refiner.core import Task, gradients
 from refiner.core.capture import Captured, beside
+from refiner.core.gradients import replayed
+from refiner.models import LeNet
 
 needs_cuda = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="torch.cuda.is_available() is False: CUDA graphs need a GPU"
@@ -143,3 +146,17 @@ def test_on_a_gpu_work_beside_joins_the_recording() -> None:
     for _ in range(4):
         x = torch.randn(1000, device="cuda")
         torch.testing.assert_close(captured("key", function, [x])[0], x.exp() + x.square())
+
+
+@needs_cuda
+def test_on_a_gpu_replayed_gradients_follow_the_model() -> None:
+    torch.manual_seed(0)
+    task = Task(LeNet().cuda(), example=torch.rand(1, 3, 32, 32, device="cuda"))
+    for round in range(5):
+        x, y = torch.rand(2, 3, 3, 32, 32, device="cuda"), torch.randint(10, (2, 3), device="cuda")
+        with torch.no_grad():
+            for value in task.model.parameters():
+                value.mul_(1 + round / 10)
+        expected = gradients(task, x, y)
+        for name, found in replayed(task, x, y).items():
+            torch.testing.assert_close(found, expected[name])

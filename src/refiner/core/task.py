@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from refiner.core import convolution, examination, norms
+from refiner.core.capture import Captured
 from refiner.errors import DataError
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -59,6 +60,7 @@ class Task:
         example = example[:2]
         self.model = model
         self.loss_function = loss
+        self.captured = Captured()
         self.input_shape = tuple(example.shape[1:])
         self._pure = _pure(model)
         kept = {name for name, _ in self._pure.named_buffers()}

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.core.gradients import Gradients, gradients
+from refiner.core.gradients import Gradients, replayed
 from refiner.core.noise import NoiseSource
+from refiner.core.precision import tensor_float32
 from refiner.core.task import Task
 from refiner.core.update import Update, seal
 from refiner.errors import DataError, ProtectionError, RefinerError
@@ -54,7 +55,8 @@ class Defense(ABC):
     def _guarded(self, batch: Batch, make: Callable[[], Gradients]) -> Update:
         """The update that `make` gives, or an error and nothing."""
         try:
-            tensors = make()
+            with tensor_float32(False):
+                tensors = make()
             return seal(tensors, samples=batch.x.shape[1], defense=self.name, settings=self.settings())
         except RefinerError:
             raise
@@ -126,7 +128,7 @@ class GradientTransform(Defense):
         """
 
     def _upload(self, task: Task, batch: Batch) -> Gradients:
-        return self.transform(gradients(task, batch.x, batch.y), batch.noise, batch.x.shape[1])
+        return self.transform(replayed(task, batch.x, batch.y), batch.noise, batch.x.shape[1])
 
 
 def _batch(task: Task, x: Tensor, y: Tensor, ids: Tensor | None, noise: NoiseSource) -> Batch:
