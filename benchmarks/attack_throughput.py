@@ -46,7 +46,7 @@ def loop(task: Task, seen: Observation, y: Tensor, steps: int) -> Tensor:
         dot = sum((a * b).sum() for a, b in zip(found, target, strict=True))
         lengths = [sum(a.square().sum() for a in part).sqrt() for part in (found, target)]
         variation = (x.diff(dim=-1).abs().mean() + x.diff(dim=-2).abs().mean()) / 2
-        (1 - dot / (lengths[0] * lengths[1]) + 1e-3 * variation).backward()
+        (1 - dot / (lengths[0] * lengths[1]) + 1e-4 * variation).backward()
         x.grad.sign_()
         optimizer.step()
         decay.step()

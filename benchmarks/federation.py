@@ -1,0 +1,136 @@
+"""Rounds a second of the local engine, beside a plain PyTorch loop of the same training, in the same run.
+
+    python benchmarks/federation.py [--models lenet] [--clients 10 100] [--defenses none refiner] [--out FILE]
+
+FedSGD, batches of 128 from random pictures (the rate does not hang on them). The loop: one client after
+another, `loss.backward()`, the mean of their gradients, `torch.optim.SGD`; no defence and no checks.
+"""
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from refiner.core import Task
+from refiner.defenses import make_defense
+from refiner.federation import FedAvg, Schedule, Training
+from refiner.federation.local import LocalClients, get_parameters, set_parameters
+from refiner.models import NAMES, build
+
+SAMPLES = 50_000
+BATCH = 128
+
+
+def rate(round: Callable[[int], object], seconds: float) -> float:
+    """Rounds a second once everything is warm."""
+    number = 0
+
+    def once() -> None:
+        nonlocal number
+        number += 1
+        round(number)
+
+    def settle() -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+    for _ in range(3):
+        once()
+    settle()
+    begin, done = time.perf_counter(), 0
+    while done < 3 or time.perf_counter() - begin < seconds:
+        once()
+        done += 1
+    settle()
+    return done / (time.perf_counter() - begin)
+
+
+def loop(task: Task, pictures: Tensor, labels: Tensor, parts: list[Tensor]) -> Callable[[int], object]:
+    """A round of the same training as anyone would write it."""
+    model = task.model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def round(number: int) -> None:
+        optimizer.zero_grad()
+        for part in parts:
+            rows = part[torch.randint(len(part), (BATCH,), device=part.device)]
+            loss = F.cross_entropy(model(pictures[rows].float() / 255), labels[rows])
+            (loss / len(parts)).backward()
+        optimizer.step()
+
+    return round
+
+
+def ours(engine: LocalClients) -> Callable[[int], object]:
+    """A round of the local engine."""
+    values, server = get_parameters(engine.task), FedAvg()
+
+    def round(number: int) -> None:
+        values.copy_(server.step(values, engine.moves(number), {})[0])
+        set_parameters(engine.task, values)
+
+    return round
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", nargs="+", default=["lenet"], choices=NAMES)
+    parser.add_argument("--clients", type=int, nargs="+", default=[10])
+    parser.add_argument("--defenses", nargs="+", default=["none", "refiner"])
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.backends.cudnn.benchmark = True
+    where = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
+    draws = torch.Generator().manual_seed(0)
+    pictures = torch.randint(256, (SAMPLES, 3, 32, 32), generator=draws, dtype=torch.uint8)
+    labels = torch.randint(10, (SAMPLES,), generator=draws)
+    rows = []
+    for name in options.models:
+        for clients in options.clients:
+            torch.manual_seed(0)
+            task = Task(build(name).to(device), example=torch.rand(1, 3, 32, 32, device=device))
+            parts = list(torch.randperm(SAMPLES, generator=draws).tensor_split(clients))
+            here = pictures.to(device), labels.to(device), [part.to(device) for part in parts]
+            plain = rate(loop(task, *here), options.seconds)
+            for text in options.defenses:
+                training = Training(clients=clients, batch=BATCH)
+                engine = LocalClients.of_study(
+                    task, pictures, labels, Schedule(parts, training), make_defense(text)
+                )
+                if device == "cuda":
+                    torch.cuda.reset_peak_memory_stats()
+                found = rate(ours(engine), options.seconds)
+                row = {
+                    "model": name,
+                    "clients": clients,
+                    "defense": text,
+                    "rounds_a_second": digits(found),
+                    "plain_loop": digits(plain),
+                    "ratio": digits(found / plain),
+                }
+                if device == "cuda":
+                    row["peak_gib"] = digits(torch.cuda.max_memory_allocated() / 2**30)
+                rows.append(row)
+                print(json.dumps(row), flush=True)
+    if options.out:
+        about = {"device": where, "torch": torch.__version__, "batch": BATCH, "rows": rows}
+        options.out.write_text(json.dumps(about, indent=1))
+
+
+def digits(value: float) -> float:
+    """Three digits."""
+    return float(f"{value:.3g}")
+
+
+if __name__ == "__main__":
+    main()
