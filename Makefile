@@ -1,21 +1,26 @@
 # make demo    set up, then audit no defence and Refiner on bundled images, report in out/demo
 # make test    set up, then lint, types and tests
+# make test-flower  set up, then the tests that start a SuperLink and SuperNodes on loopback; minutes
 
 PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
 WORKERS ?= 2
 BIN := .venv/bin
 # Named after what was installed: a second run installs nothing, a changed lock installs anew.
 READY := .venv/.ready-$(shell cat requirements.lock pyproject.toml | cksum | cut -d' ' -f1)
-CODE := $(wildcard src tests tools benchmarks)
+CODE := $(wildcard src tests tools benchmarks examples)
 
 .DEFAULT_GOAL := test
-.PHONY: demo test lint format clean
+.PHONY: demo test test-flower lint format clean
 
 demo: $(READY)
 	$(BIN)/refiner audit --victims 20 --iterations 400 --out out/demo
 
 test: lint
 	$(BIN)/pytest -n $(WORKERS)
+
+# One after the other: each deployment has as many processes as the cores can bear.
+test-flower: $(READY)
+	$(BIN)/pytest -m flower tests/federation/flower
 
 lint: $(READY)
 	$(BIN)/ruff check $(CODE)

@@ -1,11 +1,13 @@
 """`refiner train`: a federated training with a defence, and what it costs in accuracy."""
 
+import warnings
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
+from refiner import checks
 from refiner.cli.common import Device, console, one_line_errors, progress_bar, to_device
 from refiner.federation import SERVERS, Experiment, Training, run_experiment
 from refiner.federation.experiment import reference_accuracy
@@ -42,9 +44,16 @@ def train(
         Path | None, typer.Option(help="Folder of another training: prints PMM, the share of its accuracy.")
     ] = None,
     device: Device = "cpu",
+    engine: Annotated[
+        str, typer.Option(help="local: all clients in one call. flower: a process for each, over Flower.")
+    ] = "local",
+    deadline: Annotated[
+        float, typer.Option(help="Flower: seconds that a round waits for its clients.")
+    ] = 600.0,
 ) -> None:
     """Train a model on data parted among clients, each of whom uploads only what the defence lets out."""
     with one_line_errors(command):
+        checks.choice("engine", engine, ("local", "flower"))
         where = to_device(device)
         compared = None if reference is None else reference_accuracy(reference)
         experiment = Experiment(
@@ -78,14 +87,28 @@ def train(
                 if score is not None:
                     bar.update(line, score=f"{100 * score:.2f} % right")
 
-            outcome = run_experiment(
-                experiment,
-                out,
-                resume=resume,
-                checkpoint_every=checkpoint_every,
-                device=where,
-                on_round=show,
-            )
+            if engine == "flower":
+                from refiner.federation.flower.study import train_on_flower
+
+                outcome = train_on_flower(
+                    experiment,
+                    out,
+                    resume=resume,
+                    checkpoint_every=checkpoint_every,
+                    device=device,
+                    deadline=deadline,
+                    on_round=show,
+                    on_rejected=warnings.warn,
+                )
+            else:
+                outcome = run_experiment(
+                    experiment,
+                    out,
+                    resume=resume,
+                    checkpoint_every=checkpoint_every,
+                    device=where,
+                    on_round=show,
+                )
         console.print(f"{100 * outcome.accuracy:.2f} % of the test samples right after {rounds} rounds")
         if compared is not None:
             kept = outcome.maintenance(compared)

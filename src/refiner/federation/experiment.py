@@ -13,14 +13,16 @@ from safetensors.torch import save
 
 from refiner.checks import integer
 from refiner.core.task import Task
+from refiner.data.form import Data
 from refiner.data.holdout import train_and_test
 from refiner.data.partition import make_partition
 from refiner.defenses import make_defense
 from refiner.errors import DataError
-from refiner.federation.schedule import derived
+from refiner.federation.local import LocalClients
+from refiner.federation.schedule import Schedule, derived
 from refiner.federation.server import make_server
 from refiner.federation.settings import Training
-from refiner.federation.training import Curve, Keeping, train
+from refiner.federation.training import Clients, Curve, Keeping, train_with
 from refiner.files import write_whole
 from refiner.models import build
 
@@ -68,37 +70,41 @@ class Outcome:
         return 100 * self.accuracy / reference if reference else math.nan
 
 
+ClientsOf = Callable[[Task, Data], Clients]
+"""The clients of a training, given the server's model and data."""
+
+
 def run_experiment(
     experiment: Experiment,
     folder: Path,
     *,
+    clients_of: ClientsOf | None = None,
     resume: bool = False,
     checkpoint_every: int = 500,
     device: torch.device | None = None,
     on_round: Callable[[int, float | None], None] = lambda rounds, accuracy: None,
 ) -> Outcome:
-    """Train, and leave weights, log, settings and outcome in `folder`; `resume` goes on from those."""
+    """Train, and leave weights, log, settings and outcome in `folder`; `resume` goes on from those.
+
+    The clients are on this machine, all in one call, unless `clients_of` says where they are.
+    """
     integer("evaluate_every", experiment.evaluate_every, 1)
-    integer("checkpoint_every", checkpoint_every, 1)
-    keeping = Keeping(folder, checkpoint_every, experiment.settings())
-    if not resume and keeping.checkpoint.exists():
-        raise DataError(f"out = {str(folder)!r}: holds a training; use --resume to go on, or another folder")
-    defense, server = make_defense(experiment.defense), make_server(experiment.server)
+    keeping = Keeping(folder, integer("checkpoint_every", checkpoint_every, 1), experiment.settings())
+    check_folder(keeping, resume)
+    clients_of = clients_of or clients_here(experiment)
+    server = make_server(experiment.server)
     data, test = train_and_test(experiment.data)
-    training, seed = experiment.training, experiment.training.seed or 0
-    parts = make_partition(experiment.partition, data.labels, training.clients, seed)
-    torch.manual_seed(derived(seed, "model"))
+    torch.manual_seed(derived(experiment.training.seed or 0, "model"))
     model = build(experiment.model, classes=data.classes, input_shape=tuple(data.images.shape[1:]))
     task = Task(model.to(device), example=torch.zeros(1, *data.images.shape[1:], device=device))
+    clients = clients_of(task, data)
     write_whole(folder / "settings.json", json.dumps(asdict(experiment), indent=1).encode())
     began = time.perf_counter()
-    curve = train(
+    curve = train_with(
+        clients,
         task,
-        data,
         test,
-        parts,
-        training,
-        defense,
+        experiment.training.rounds,
         server=server,
         evaluate_every=experiment.evaluate_every,
         keeping=keeping,
@@ -108,6 +114,25 @@ def run_experiment(
     write_whole(folder / "weights.safetensors", save({k: v.cpu() for k, v in model.state_dict().items()}))
     write_whole(folder / "outcome.json", json.dumps(asdict(outcome), indent=1).encode())
     return outcome
+
+
+def clients_here(experiment: Experiment) -> ClientsOf:
+    """The clients of an experiment on this machine, all in one call."""
+    defense, training = make_defense(experiment.defense), experiment.training
+
+    def make(task: Task, data: Data) -> Clients:
+        parts = make_partition(experiment.partition, data.labels, training.clients, training.seed or 0)
+        return LocalClients.of_study(task, data.images, data.labels, Schedule(parts, training), defense)
+
+    return make
+
+
+def check_folder(keeping: Keeping, resume: bool) -> None:
+    """Refuse to start anew where a training has left a checkpoint."""
+    if not resume and keeping.checkpoint.exists():
+        raise DataError(
+            f"out = {str(keeping.folder)!r}: holds a training; use --resume to go on, or another folder"
+        )
 
 
 def reference_accuracy(folder: Path) -> float:

@@ -1,6 +1,7 @@
 """One round on one machine: all clients that take part are protected in one vectorised call."""
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -15,6 +16,9 @@ from refiner.federation.settings import Training
 class LocalClients:
     """The clients of a training, with their data on the model's device.
 
+    `defense` is one `for_training`; `seed` is a study's and makes its noise, None takes that from the
+    operating system.
+
     >>> from refiner.defenses import NoDefense
     >>> from refiner.models import LeNet
     >>> pictures, labels = torch.zeros(8, 3, 32, 32, dtype=torch.uint8), torch.arange(8)
@@ -26,15 +30,29 @@ class LocalClients:
     """
 
     def __init__(
-        self, task: Task, pictures: Tensor, labels: Tensor, schedule: Schedule, defense: Defense
+        self,
+        task: Task,
+        pictures: Tensor,
+        labels: Tensor,
+        schedule: Schedule,
+        defense: Defense,
+        seed: int | None = None,
     ) -> None:
         device = next(iter(task.parameters().values())).device
         self.task = task
         self.pictures, self.labels = pictures.to(device), labels.to(device)
         self.schedule = schedule
+        self.defense = defense
+        self.seed = seed
+
+    @classmethod
+    def of_study(
+        cls, task: Task, pictures: Tensor, labels: Tensor, schedule: Schedule, defense: Defense
+    ) -> "LocalClients":
+        """Clients whose secrets and noise come from the seed of the training, so that it can be repeated."""
         seed = schedule.training.seed
         secret = None if seed is None else derived(seed, "secret")
-        self.defense = defense.for_training(len(labels), secret)
+        return cls(task, pictures, labels, schedule, defense.for_training(len(labels), secret), seed)
 
     @property
     def training(self) -> Training:
@@ -45,9 +63,9 @@ class LocalClients:
         """The mean move `[N]`, old − new parameters, of a round's clients, each by its number of samples."""
         clients = self.schedule.participants(round)
         if self.training.local_steps > 1:
-            each = [self._walk(client, round) for client in clients]
-            sizes = torch.tensor([len(self.schedule.batch(client, round)) for client in clients])
-            return _mean(torch.stack(each), sizes.to(each[0]))
+            each = [self.move(client, round) for client in clients]
+            sizes = [len(self.schedule.batch(client, round)) for client in clients]
+            return weighted_mean(torch.stack(each), sizes)
         # Clients with equally large batches go in one call.
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for client in clients:
@@ -58,10 +76,18 @@ class LocalClients:
             parts.append(self._protect(samples, round, 0, members).flat())
             sizes_of += [size] * len(members)
         flat = torch.cat(parts)
-        return self.training.lr * _mean(flat, torch.tensor(sizes_of).to(flat))
+        return self.training.lr * weighted_mean(flat, sizes_of)
 
-    def _walk(self, client: int, round: int) -> Tensor:
-        """The move of a client that takes several local steps; the model is as before afterwards."""
+    def state(self) -> dict[str, Tensor]:
+        """What the clients' defence remembers."""
+        return self.defense.state()
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on with what the defence remembered."""
+        self.defense.restore(state)
+
+    def move(self, client: int, round: int) -> Tensor:
+        """The move `[N]` of one client, all of its local steps; the model is as before afterwards."""
         before = get_parameters(self.task)
         total = torch.zeros_like(before)
         try:
@@ -78,10 +104,9 @@ class LocalClients:
         """The update of `samples [V, B]`, which are also the ids by which a defence remembers them."""
         here = samples.to(self.pictures.device)
         x = self.pictures[here].to(next(iter(self.task.parameters().values())).dtype) / 255
-        seed = self.training.seed
         drawn = None
-        if seed is not None and not self.defense.keyed:
-            drawn = derived(seed, "noise", round, step, clients)
+        if self.seed is not None and not self.defense.keyed:
+            drawn = derived(self.seed, "noise", round, step, clients)
         return self.defense.protect(self.task, x, self.labels[here], ids=here, seed=drawn)
 
 
@@ -98,5 +123,11 @@ def get_parameters(task: Task) -> Tensor:
     return torch.cat([value.flatten() for value in task.parameters().values()])
 
 
-def _mean(rows: Tensor, weights: Tensor) -> Tensor:
+def weighted_mean(rows: Tensor, sizes: Sequence[int]) -> Tensor:
+    """The mean `[N]` of rows `[K, N]`, each by its number of samples.
+
+    >>> weighted_mean(torch.tensor([[0.0], [4.0]]), [1, 3]).tolist()
+    [3.0]
+    """
+    weights = torch.tensor(sizes).to(rows)
     return (weights[:, None] * rows).sum(0) / weights.sum()

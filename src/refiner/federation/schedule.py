@@ -24,6 +24,18 @@ def derived(seed: int, *names: object) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
+def participants(training: Training, round: int, among: int) -> list[int]:
+    """Who of `among` clients take part in a round, counted from 1: K of them, or all if there are no more.
+
+    >>> len(participants(Training(clients=10, sampled=3), 1, 10)), participants(Training(clients=3), 1, 2)
+    (3, [0, 1])
+    """
+    if training.taking_part >= among:
+        return list(range(among))
+    draws = torch.Generator().manual_seed(derived(training.seed or 0, "participants", round))
+    return sorted(torch.randperm(among, generator=draws)[: training.taking_part].tolist())
+
+
 class Schedule:
     """The rounds of a training over `parts`, the samples of each client.
 
@@ -50,12 +62,7 @@ class Schedule:
 
     def participants(self, round: int) -> list[int]:
         """The clients of a round, counted from 1, in rising order."""
-        training = self.training
-        if training.taking_part == training.clients:
-            return list(range(training.clients))
-        draws = torch.Generator().manual_seed(derived(self._seed, "participants", round))
-        chosen = torch.randperm(training.clients, generator=draws)[: training.taking_part]
-        return sorted(chosen.tolist())
+        return participants(self.training, round, self.training.clients)
 
     def batch(self, client: int, round: int, step: int = 0) -> Tensor:
         """The samples of a client's local step."""

@@ -1,10 +1,11 @@
-"""A whole training on one machine: rounds, accuracy now and then, checkpoints, a log to read along."""
+"""A whole training: rounds, accuracy now and then, checkpoints, a log to read along."""
 
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -44,6 +45,19 @@ class Keeping:
         return self.folder / "log.jsonl"
 
 
+class Clients(Protocol):
+    """Those who answer a round, on this machine or on others."""
+
+    def moves(self, round: int) -> Tensor:
+        """The mean move `[N]`, old − new parameters, of those who took part."""
+
+    def state(self) -> dict[str, Tensor]:
+        """What a checkpoint must hold of them."""
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from what `state` gave."""
+
+
 def train(
     task: Task,
     data: Data,
@@ -62,8 +76,32 @@ def train(
     With `keeping` a training that was stopped goes on from its checkpoint: on a CPU to the same last bit as
     without the break. `on_round` is told of every round, and of the accuracy where it was measured.
     """
+    clients = LocalClients.of_study(task, data.images, data.labels, Schedule(parts, training), defense)
+    return train_with(
+        clients,
+        task,
+        test,
+        training.rounds,
+        server=server,
+        evaluate_every=evaluate_every,
+        keeping=keeping,
+        on_round=on_round,
+    )
+
+
+def train_with(
+    clients: Clients,
+    task: Task,
+    test: Data,
+    rounds: int,
+    *,
+    server: Server | None = None,
+    evaluate_every: int = 500,
+    keeping: Keeping | None = None,
+    on_round: Callable[[int, float | None], None] = lambda rounds, accuracy: None,
+) -> Curve:
+    """`train` with clients wherever they are: what a server does, round by round."""
     server = server or FedAvg()
-    clients = LocalClients(task, data.images, data.labels, Schedule(parts, training), defense)
     values = get_parameters(task)
     state, done, curve = server.init(values), 0, Curve()
     if keeping is not None and keeping.checkpoint.exists():
@@ -72,24 +110,24 @@ def train(
             nonlocal values, state
             held = {name: value.to(values.device) for name, value in tensors.items()}
             values, state = held["parameters"], under("server", held)
-            clients.defense.restore(under("defense", held))
+            clients.restore(under("defense", held))
 
         done = read_checkpoint(keeping.checkpoint, keeping.settings, restore)
         set_parameters(task, values)
         curve = _logged(keeping.log, done)
-    for round in range(done + 1, training.rounds + 1):
+    for round in range(done + 1, rounds + 1):
         values, state = server.step(values, clients.moves(round), state)
         set_parameters(task, values)
         score = None
-        if round % evaluate_every == 0 or round == training.rounds:
+        if round % evaluate_every == 0 or round == rounds:
             if not bool(values.isfinite().all()):
                 raise ProtectionError(f"round {round}: the model is no longer finite; use a lower lr")
             score = accuracy(task, test)
             curve.append((round, score))
             if keeping is not None:
                 _note(keeping.log, round, score)
-        if keeping is not None and (round % keeping.every == 0 or round == training.rounds):
-            kept = {"server": state, "defense": clients.defense.state()}
+        if keeping is not None and (round % keeping.every == 0 or round == rounds):
+            kept = {"server": state, "defense": clients.state()}
             tensors = {f"{part}.{name}": t for part, each in kept.items() for name, t in each.items()}
             write_checkpoint(keeping.checkpoint, tensors | {"parameters": values}, keeping.settings, round)
         on_round(round, score)

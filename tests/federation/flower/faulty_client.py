@@ -1,0 +1,36 @@
+"""The library's client with faults, as the file `fault` in its folder tells: what a broken one would send."""
+
+import time
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord
+
+from refiner.federation.flower.client import client_app
+from refiner.federation.flower.private import folder_of
+
+
+def faulty(message: Message, context: Context, call_next) -> Message:  # type: ignore[no-untyped-def]
+    folder = folder_of(context)
+    fault = (folder / "fault").read_text() if (folder / "fault").exists() else ""
+    (folder / "asked").write_text(message.metadata.group_id)
+    if fault == "slow":
+        time.sleep(600)
+    reply: Message = call_next(message, context)
+    if reply.has_error():
+        return reply
+    arrays, metrics = reply.content["arrays"], reply.content["metrics"]
+    assert isinstance(arrays, ArrayRecord) and isinstance(metrics, MetricRecord)
+    weight = arrays["head.weight"].numpy().copy()
+    if fault == "nan":
+        weight[0, 0] = np.nan
+        arrays["head.weight"] = Array(weight)
+    elif fault == "shape":
+        arrays["head.weight"] = Array(weight[:, :-1])
+    elif fault == "name":
+        arrays["tail.weight"] = arrays.pop("head.weight")
+    elif fault == "count":
+        metrics["num-examples"] = 10**9
+    return reply
+
+
+app = client_app(mods=[faulty])
