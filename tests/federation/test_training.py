@@ -16,8 +16,8 @@ from refiner.core import Task
 from refiner.data import Data, load_sample
 from refiner.defenses import Defense, NoDefense, Refiner
 from refiner.errors import DataError
-from refiner.federation import FedAvgM, Keeping, Schedule, Training, accuracy, train
-from refiner.federation.local import get_parameters
+from refiner.federation import FedAvgM, Keeping, Schedule, Training, accuracy, local, train
+from refiner.federation.local import LocalClients, get_parameters
 from refiner.federation.training import Curve
 from refiner.models import LeNet
 
@@ -166,3 +166,41 @@ def test_half_a_line_of_the_log_is_written_again(tmp_path: Path) -> None:
     curve = train(fresh(), DATA, TEST, parts(80, 80), longer, NoDefense(), evaluate_every=1, keeping=keeping)
     assert [round for round, _ in curve] == [1, 2, 3, 4]
     assert len(keeping.log.read_text().splitlines()) == 4
+
+
+def test_it_ends_when_the_tests_get_no_better(tmp_path: Path) -> None:
+    training = Training(rounds=40, clients=2, batch=8, lr=1e-12)
+    curve = train(fresh(), DATA, TEST, parts(40, 40), training, NoDefense(), evaluate_every=2, patience=3)
+    # Nothing is learned at such a rate, so that the first test stays the best.
+    assert [round for round, _ in curve] == [2, 4, 6, 8]
+
+
+@pytest.mark.parametrize(
+    ("pictures", "labels", "told"),
+    [
+        (PICTURES.float(), LABELS, "pictures: torch.float32 [200, 3, 32, 32], expected torch.uint8"),
+        (PICTURES[:, :, :28], LABELS, "pictures: torch.uint8 [200, 3, 28, 32], expected torch.uint8"),
+        (PICTURES, LABELS[:5], "labels: torch.int64 [5], expected torch.int64 [200]"),
+        (PICTURES, LABELS + 1, "labels in [1, 10]: expected [0, 9]"),
+    ],
+)
+def test_data_are_checked_before_the_first_round(
+    pictures: torch.Tensor, labels: torch.Tensor, told: str
+) -> None:
+    schedule = Schedule(parts(40, 40), Training(clients=2))
+    with pytest.raises(DataError) as caught:
+        LocalClients(fresh(), pictures, labels, schedule, NoDefense())
+    assert str(caught.value).startswith(told)
+
+
+def test_many_clients_go_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training(rounds=1, clients=5, batch=8)
+
+    def move() -> torch.Tensor:
+        return LocalClients(
+            fresh(), PICTURES, LABELS, Schedule(parts(*[20] * 5), training), NoDefense()
+        ).moves(1)
+
+    whole = move()
+    monkeypatch.setattr(local, "_CLIENTS", 2)
+    torch.testing.assert_close(move(), whole)

@@ -10,10 +10,8 @@ import torch
 import typer
 from rich.box import SIMPLE
 from rich.markup import escape
-from rich.progress import BarColumn, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Task as Line
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
-from rich.text import Text
 from torch import nn
 
 from refiner.attacks import ATTACKS, Attack, ThreatModel, make_attack
@@ -22,7 +20,7 @@ from refiner.audit.naming import pair_names
 from refiner.audit.weights import load_weights
 from refiner.audit.words import summary, tuned
 from refiner.checks import integer, nearest
-from refiner.cli.common import Device, Size, console, one_line_errors, progress_bar, to_device
+from refiner.cli.common import Device, Rate, Size, console, one_line_errors, progress_bar, to_device
 from refiner.core import Task
 from refiner.core.determinism import repeatable
 from refiner.data import SOURCES
@@ -161,20 +159,12 @@ def _threat(grants: Sequence[str]) -> ThreatModel:
     return ThreatModel(**dict.fromkeys(grants, True))
 
 
-class _Rate(ProgressColumn):
-    """Victim-iterations a second."""
-
-    def render(self, task: Line) -> Text:
-        speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.0f} it/s", style="progress.data.speed")
-
-
 def _run(plans: Sequence[Plan], out: Path, chunk: int | None) -> list[AuditResult]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
-        _Rate(),
+        Rate("it"),
         TimeRemainingColumn(),
     )
     with progress_bar(*columns) as bar:

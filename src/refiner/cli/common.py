@@ -17,6 +17,8 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.progress import Task as Line
+from rich.text import Text
 
 from refiner.cli.wording import in_words_of
 from refiner.errors import DataError, RefinerError
@@ -52,6 +54,21 @@ def progress_bar(*columns: ProgressColumn) -> Progress:
         # A step may take minutes, and a rate needs two.
         speed_estimate_period=600,
     )
+
+
+class Rate(ProgressColumn):
+    """How many of something are done in a second."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+
+    def render(self, task: Line) -> Text:
+        """The column's text."""
+        speed = task.finished_speed or task.speed
+        if speed is None:
+            return Text("")
+        return Text(f"{speed:,.0f} {self.what}/s" if speed >= 10 else f"{speed:.2g} {self.what}/s")
 
 
 @contextmanager

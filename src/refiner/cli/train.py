@@ -8,7 +8,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from refiner import checks
-from refiner.cli.common import Device, console, one_line_errors, progress_bar, to_device
+from refiner.cli.common import Device, Rate, console, one_line_errors, progress_bar, to_device
+from refiner.errors import SettingError
 from refiner.federation import SERVERS, Experiment, Training, run_experiment
 from refiner.federation.experiment import reference_accuracy
 from refiner.models import NAMES
@@ -38,6 +39,9 @@ def train(
     ] = "fedavg",
     seed: Annotated[int, typer.Option(help="Of the model, the partition, the batches and the noise.")] = 0,
     evaluate_every: Annotated[int, typer.Option(help="Rounds from one test to the next.")] = 500,
+    patience: Annotated[
+        int | None, typer.Option(help="End after so many tests in a row without a better one.")
+    ] = None,
     checkpoint_every: Annotated[int, typer.Option(help="Rounds from one checkpoint to the next.")] = 500,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in OUT.")] = False,
     reference: Annotated[
@@ -54,6 +58,8 @@ def train(
     """Train a model on data parted among clients, each of whom uploads only what the defence lets out."""
     with one_line_errors(command):
         checks.choice("engine", engine, ("local", "flower"))
+        if engine == "flower" and patience is not None:
+            raise SettingError(f"patience = {patience}: goes with engine = local only")
         where = to_device(device)
         compared = None if reference is None else reference_accuracy(reference)
         experiment = Experiment(
@@ -63,6 +69,7 @@ def train(
             partition=partition,
             server=server,
             evaluate_every=evaluate_every,
+            patience=patience,
             training=Training(
                 rounds=rounds,
                 clients=clients,
@@ -77,6 +84,7 @@ def train(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
+            Rate("rounds"),
             TextColumn("{task.fields[score]}"),
             TimeRemainingColumn(),
         ) as bar:
@@ -109,7 +117,8 @@ def train(
                     device=where,
                     on_round=show,
                 )
-        console.print(f"{100 * outcome.accuracy:.2f} % of the test samples right after {rounds} rounds")
+        last = outcome.curve[-1][0]
+        console.print(f"{100 * outcome.accuracy:.2f} % of the test samples right after {last} rounds")
         if compared is not None:
             kept = outcome.maintenance(compared)
             console.print(f"PMM {kept:.2f}: of {100 * compared:.2f} % in {reference}", highlight=False)

@@ -41,13 +41,15 @@ class Experiment:
     partition: str = "iid"
     server: str = "fedavg"
     evaluate_every: int = 500
+    patience: int | None = None
+    """End after so many tests in a row that were no better than the best before; None never does."""
     training: Training = field(default_factory=Training)
 
     def settings(self) -> dict[str, Any]:
         """What makes it this experiment; a longer one goes on from a shorter one."""
         held = asdict(self)
         held |= held.pop("training")
-        del held["rounds"], held["evaluate_every"]
+        del held["rounds"], held["evaluate_every"], held["patience"]
         return held
 
 
@@ -89,6 +91,8 @@ def run_experiment(
     The clients are on this machine, all in one call, unless `clients_of` says where they are.
     """
     integer("evaluate_every", experiment.evaluate_every, 1)
+    if experiment.patience is not None:
+        integer("patience", experiment.patience, 1)
     keeping = Keeping(folder, integer("checkpoint_every", checkpoint_every, 1), experiment.settings())
     check_folder(keeping, resume)
     clients_of = clients_of or clients_here(experiment)
@@ -107,6 +111,7 @@ def run_experiment(
         experiment.training.rounds,
         server=server,
         evaluate_every=experiment.evaluate_every,
+        patience=experiment.patience,
         keeping=keeping,
         on_round=on_round,
     )

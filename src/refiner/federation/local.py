@@ -6,11 +6,17 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from refiner.core.gradients import unflatten
 from refiner.core.task import Task
 from refiner.core.update import Update
 from refiner.defenses.base import Defense
+from refiner.errors import DataError
 from refiner.federation.schedule import Schedule, derived
 from refiner.federation.settings import Training
+
+# The most clients, and parameters of all of them, that are protected in one call: more need more memory, and
+# are no faster.
+_CLIENTS, _NUMBERS = 100, 2**26
 
 
 class LocalClients:
@@ -38,7 +44,21 @@ class LocalClients:
         defense: Defense,
         seed: int | None = None,
     ) -> None:
-        device = next(iter(task.parameters().values())).device
+        self._like = next(iter(task.parameters().values()))
+        # Checked here, once, so that no round need check its batches.
+        if pictures.dtype != torch.uint8 or tuple(pictures.shape[1:]) != task.input_shape:
+            raise DataError(
+                f"pictures: {pictures.dtype} {list(pictures.shape)}, "
+                f"expected torch.uint8 [N, {', '.join(map(str, task.input_shape))}]"
+            )
+        if labels.dtype != torch.long or labels.shape != pictures.shape[:1]:
+            raise DataError(
+                f"labels: {labels.dtype} {list(labels.shape)}, expected torch.int64 [{len(pictures)}]"
+            )
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or high >= task.classes:
+            raise DataError(f"labels in [{low}, {high}]: expected [0, {task.classes - 1}]")
+        device = self._like.device
         self.task = task
         self.pictures, self.labels = pictures.to(device), labels.to(device)
         self.schedule = schedule
@@ -62,21 +82,23 @@ class LocalClients:
     def moves(self, round: int) -> Tensor:
         """The mean move `[N]`, old − new parameters, of a round's clients, each by its number of samples."""
         clients = self.schedule.participants(round)
+        batches = {client: self.schedule.batch(client, round) for client in clients}
+        sizes = [len(batch) for batch in batches.values()]
         if self.training.local_steps > 1:
-            each = [self.move(client, round) for client in clients]
-            sizes = [len(self.schedule.batch(client, round)) for client in clients]
-            return weighted_mean(torch.stack(each), sizes)
-        # Clients with equally large batches go in one call.
+            return weighted_mean(torch.stack([self.move(client, round) for client in clients]), sizes)
+        # Clients with equally large batches go in one call, as far as it can hold them.
         groups: defaultdict[int, list[int]] = defaultdict(list)
-        for client in clients:
-            groups[len(self.schedule.batch(client, round))].append(client)
-        parts, sizes_of = [], []
+        for client, size in zip(clients, sizes, strict=True):
+            groups[size].append(client)
+        total, samples = torch.zeros((), device=self._like.device), 0
+        at_once = min(_CLIENTS, max(1, _NUMBERS // self.task.size))
         for size, members in groups.items():
-            samples = torch.stack([self.schedule.batch(client, round) for client in members])
-            parts.append(self._protect(samples, round, 0, members).flat())
-            sizes_of += [size] * len(members)
-        flat = torch.cat(parts)
-        return self.training.lr * weighted_mean(flat, sizes_of)
+            for first in range(0, len(members), at_once):
+                some = members[first : first + at_once]
+                rows = torch.stack([batches[client] for client in some])
+                total = total + size * self._protect(rows, round, 0, some).flat().sum(0)
+                samples += size * len(some)
+        return self.training.lr / samples * total
 
     def state(self) -> dict[str, Tensor]:
         """What the clients' defence remembers."""
@@ -103,19 +125,17 @@ class LocalClients:
     def _protect(self, samples: Tensor, round: int, step: int, clients: list[int]) -> Update:
         """The update of `samples [V, B]`, which are also the ids by which a defence remembers them."""
         here = samples.to(self.pictures.device)
-        x = self.pictures[here].to(next(iter(self.task.parameters().values())).dtype) / 255
+        x = self.pictures[here].to(self._like.dtype) / 255
         drawn = None
         if self.seed is not None and not self.defense.keyed:
             drawn = derived(self.seed, "noise", round, step, clients)
-        return self.defense.protect(self.task, x, self.labels[here], ids=here, seed=drawn)
+        return self.defense.protect_checked(self.task, x, self.labels[here], ids=here, seed=drawn)
 
 
 def set_parameters(task: Task, flat: Tensor) -> None:
     """Give the model of `task` the parameters `flat [N]`."""
-    sizes = [task.shapes[name].numel() for name in task.names]
-    with torch.no_grad():
-        for name, part in zip(task.names, torch.split(flat, sizes), strict=True):
-            task.model.get_parameter(name).copy_(part.view(task.shapes[name]))
+    values, parts = task.parameters(), unflatten(task, flat[None])
+    torch._foreach_copy_(list(values.values()), [parts[name][0] for name in values])
 
 
 def get_parameters(task: Task) -> Tensor:

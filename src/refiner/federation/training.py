@@ -68,13 +68,15 @@ def train(
     *,
     server: Server | None = None,
     evaluate_every: int = 500,
+    patience: int | None = None,
     keeping: Keeping | None = None,
     on_round: Callable[[int, float | None], None] = lambda rounds, accuracy: None,
 ) -> Curve:
     """Train the model of `task` on data parted among clients; its accuracy on `test` along the way.
 
     With `keeping` a training that was stopped goes on from its checkpoint: on a CPU to the same last bit as
-    without the break. `on_round` is told of every round, and of the accuracy where it was measured.
+    without the break. With `patience` it ends early, after so many tests in a row that were no better than
+    the best before them. `on_round` is told of every round, and of the accuracy where it was measured.
     """
     clients = LocalClients.of_study(task, data.images, data.labels, Schedule(parts, training), defense)
     return train_with(
@@ -84,6 +86,7 @@ def train(
         training.rounds,
         server=server,
         evaluate_every=evaluate_every,
+        patience=patience,
         keeping=keeping,
         on_round=on_round,
     )
@@ -97,6 +100,7 @@ def train_with(
     *,
     server: Server | None = None,
     evaluate_every: int = 500,
+    patience: int | None = None,
     keeping: Keeping | None = None,
     on_round: Callable[[int, float | None], None] = lambda rounds, accuracy: None,
 ) -> Curve:
@@ -116,6 +120,8 @@ def train_with(
         set_parameters(task, values)
         curve = _logged(keeping.log, done)
     for round in range(done + 1, rounds + 1):
+        if stalled(curve, patience):
+            break
         values, state = server.step(values, clients.moves(round), state)
         set_parameters(task, values)
         score = None
@@ -132,6 +138,18 @@ def train_with(
             write_checkpoint(keeping.checkpoint, tensors | {"parameters": values}, keeping.settings, round)
         on_round(round, score)
     return curve
+
+
+def stalled(curve: Curve, patience: int | None) -> bool:
+    """Whether the last `patience` scores are no better than the best before them.
+
+    >>> stalled([(1, 0.5), (2, 0.4), (3, 0.5)], patience=2), stalled([(1, 0.5), (2, 0.4)], patience=2)
+    (True, False)
+    """
+    if patience is None or len(curve) <= patience:
+        return False
+    scores = [score for _, score in curve]
+    return max(scores[-patience:]) <= max(scores[:-patience])
 
 
 @torch.no_grad()

@@ -108,10 +108,11 @@ class Rules:
         return Experiment(
             data=self.data,
             model=self.model,
+            defense=own.get("defense", THEIRS),
+            partition=own.get("partition", THEIRS),
             server=self.server,
             evaluate_every=self.evaluate_every,
             training=training,
-            **{"defense": THEIRS, "partition": THEIRS, **own},
         )
 
 
