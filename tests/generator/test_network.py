@@ -195,6 +195,6 @@ def test_the_bundled_weights_are_small_fixed_and_diverse() -> None:
     assert not generator.training and not any(p.requires_grad for p in generator.parameters())
     assert all(t.isfinite().all() for t in generator.state_dict().values())
     y = torch.arange(10).repeat_interleave(4)
-    made = generator(generator.draw(y, 0), y).view(10, 4, -1)
+    made = generator(generator.draw(y, 0), y).reshape(10, 4, -1)
     # Neither one picture for all latents nor a grey one.
     assert made.std(1).mean() > 0.1 and made.std(2).min() > 0.03

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from refiner.data.readers.matlab import read_mat
@@ -116,6 +116,7 @@ def test_wrong_sizes_are_named(tmp_path: Path) -> None:
 
 @settings(max_examples=200)
 @given(place=st.integers(128, 10_000), value=st.integers(0, 255))
+@example(place=132, value=0)  # an array without parts
 def test_a_changed_byte_is_an_error_or_an_array(
     place: int, value: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

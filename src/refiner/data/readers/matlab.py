@@ -56,6 +56,8 @@ def read_mat(path: Path) -> dict[str, NDArray[Any]]:
             whole = _unpacked(element, order, str(path)) if element.kind == _PACKED else element
             if whole.kind == _MATRIX and (array := _array(whole.body, order, str(path))) is not None:
                 found[array[0]] = array[1]
+    except StopIteration:
+        raise DataError(f"{path}: a truncated .mat file, a part of an array is missing") from None
     except (struct.error, zlib.error, ValueError, UnicodeError, IndexError) as error:
         if isinstance(error, DataError):
             raise
