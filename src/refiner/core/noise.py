@@ -90,7 +90,7 @@ def uniform(key: Tensor, ids: Tensor, shape: tuple[int, ...], dtype: torch.dtype
     words = _chacha(key, ids.flatten(), -(-count // _WORDS))[:, :count]
     # The upper 24 bits are what a float32 holds exactly, a half-precision type holds fewer.
     bits = min(24, 1 - round(math.log2(torch.finfo(dtype).eps)))
-    values = ((words >> (32 - bits)) & ((1 << bits) - 1)).to(dtype) / (1 << bits)
+    values = (words >> (32 - bits)).bitwise_and_((1 << bits) - 1).to(dtype).div_(1 << bits)
     return values.view(*ids.shape, *shape)
 
 
@@ -116,8 +116,10 @@ def _chacha(key: Tensor, ids: Tensor, blocks: int, rounds: int = _ROUNDS) -> Ten
 
 
 def _rotate(word: Tensor, bits: int) -> Tensor:
-    # int32 shifts to the right keep the sign: mask the copies of it away.
-    return (word << bits) | ((word >> (32 - bits)) & ((1 << bits) - 1))
+    # int32 shifts to the right keep the sign: mask the copies of it away. The sum is word << bits | low, in one
+    # operation less.
+    low = (word >> (32 - bits)).bitwise_and_((1 << bits) - 1)
+    return low.add_(word, alpha=1 << bits)
 
 
 def _halves(ids: Tensor) -> tuple[Tensor, Tensor]:

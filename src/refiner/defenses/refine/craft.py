@@ -44,7 +44,7 @@ def craft(
     A function of its tensors alone, as a CUDA graph needs it.
 
     `begin` is where the search starts; `sign [V]` is used with random signs only. The search may use TF32,
-    what leaves is computed in full float32.
+    what leaves is computed in float32.
     """
     low, high = settings.input_range
     floor = settings.floor / x.shape[1] ** 0.5
