@@ -13,7 +13,8 @@ from torch import Tensor
 from refiner import LeNet, NoDefense, SettingError, Task
 from refiner.core.noise import NoiseSource
 from refiner.data import load_sample
-from refiner.defenses import Pruning, make_defense
+from refiner.defenses import Pruning, make_defense, pruning
+from refiner.defenses.pruning import _by_sort
 
 RATES = st.one_of(st.sampled_from([0, 0.1, 0.29, 0.5, 0.7, 0.9, 0.999]), st.floats(0, 1, exclude_max=True))
 
@@ -48,6 +49,42 @@ def test_as_a_sort_prunes(rows: list[list[float]], rate: float, cut: int) -> Non
     narrow = _pruned(parts, rate=rate, scope="layer")
     for name, part in parts.items():
         assert narrow[name].tolist() == [_reference(row, rate) for row in part.tolist()]
+
+
+# Also what is not finite: of all magnitudes NaN comes last.
+@given(
+    rows=st.integers(1, 30).flatmap(
+        lambda n: st.lists(
+            st.lists(
+                st.one_of(st.floats(0, width=32), st.sampled_from([0.0, 1.0, math.inf, math.nan])),
+                min_size=n,
+                max_size=n,
+            ),
+            min_size=1,
+            max_size=3,
+        )
+    ),
+    data=st.data(),
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_sort_finds_the_same_limit(
+    dtype: torch.dtype, rows: list[list[float]], data: st.DataObject
+) -> None:
+    """The way of the GPU, on the CPU."""
+    magnitude = torch.tensor(rows).to(dtype)
+    count = data.draw(st.integers(1, magnitude.shape[1]))
+    wanted = magnitude.kthvalue(count, dim=1, keepdim=True).values
+    torch.testing.assert_close(_by_sort(magnitude, count), wanted, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_sort_prunes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    # Rounded, so that many are equal.
+    gradient = {"a": (torch.randn(3, 40, 50) * 20).round(), "b": torch.randn(3, 700)}
+    wanted = [_pruned(gradient, rate=0.8, scope=scope) for scope in ("layer", "global")]
+    monkeypatch.setattr(pruning, "_limit", _by_sort)
+    found = [_pruned(gradient, rate=0.8, scope=scope) for scope in ("layer", "global")]
+    assert all(torch.equal(a[n], b[n]) for a, b in zip(found, wanted, strict=True) for n in gradient)
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.29, 0.57, 0.7, 0.9])

@@ -8,6 +8,7 @@ from refiner import LeNet, Task
 from refiner.core.noise import NoiseSource
 from refiner.data import load_sample
 from refiner.defenses.sensitivity import estimated, exact, features
+from refiner.defenses.windows import chain
 from refiner.errors import DataError
 from refiner.models import build
 
@@ -49,6 +50,110 @@ def test_the_loop_gives_the_same(dtype: torch.dtype, allowed: float) -> None:
     found = exact(task, x, "head")
     assert found.shape == (2, 2, 192)
     assert off(found, loop(task, x)) < allowed
+
+
+class Chain(nn.Module):
+    """Convolutions of uneven strides, paddings and dilations, and what may lie between them."""
+
+    def __init__(self, between: nn.Module | None = None, shape: tuple[int, int] = (16, 20)) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(2, 5, (3, 2), stride=(2, 1), padding=(1, 3)),
+            between or nn.Identity(),
+            nn.Dropout(),
+            nn.Tanh(),
+            nn.Sigmoid(),
+            nn.Conv2d(5, 4, (2, 3), stride=(1, 3), padding=(0, 1), dilation=(2, 1), bias=False),
+            nn.Conv2d(4, 3, 3, padding=2),
+            nn.ELU(),
+            nn.Flatten(),
+        )
+        with torch.no_grad():
+            self.head = nn.Linear(self.body(torch.zeros(1, 2, *shape)).shape[1], 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.body(x))
+        return out
+
+
+class InPlace(nn.Module):
+    """Changes what it is given, and no module shows it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mul_(3)
+
+
+class Turned(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(2, 3)
+
+
+def random_pictures(*shape: int) -> Tensor:
+    return torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 500])
+def test_windows_of_an_unevenchain(chunk: int | None) -> None:
+    torch.manual_seed(0)
+    x = random_pictures(2, 3, 2, 16, 20)
+    task = Task(Chain().double().eval(), example=x[0])
+    assert chain(task, x.flatten(0, 1), "head") is not None
+    assert off(exact(task, x, "head", chunk=chunk), loop(task, x)) < 1e-9
+
+
+def test_without_counts_of_changes_it_goes_the_long_way() -> None:
+    torch.manual_seed(0)
+    x = random_pictures(1, 2, 2, 16, 20)
+    task = Task(Chain().double().eval(), example=x[0])
+    wanted = exact(task, x, "head")
+    with torch.inference_mode():
+        same = x.clone()
+        assert chain(task, x[0], "head") is None
+        assert off(exact(task, x, "head"), wanted) < 1e-9
+    assert chain(task, same[0], "head") is None
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "softplus"])
+def test_windows_of_lenet(activation: str) -> None:
+    """At its real size, where a window of 29 × 29 is less than the picture."""
+    torch.manual_seed(0)
+    x = load_sample().images[:2].view(1, 2, 3, 32, 32)
+    task = Task(LeNet(activation=activation), example=x[0])
+    assert chain(task, x[0], "head") is not None
+    few = slice(0, 768, 37)
+    assert off(exact(task, x, "head")[..., few], loop(task, x, numbers=few)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("between", "shape"),
+    [
+        (InPlace(), (16, 20)),
+        (Turned(), (20, 12)),
+        (nn.MaxPool2d(3, 1, 1), (16, 20)),
+        (nn.GroupNorm(1, 5), (16, 20)),
+        (nn.Softmax(1), (16, 20)),
+        (nn.Sequential(nn.ReLU(inplace=True), nn.Tanh()), (16, 20)),
+        (None, (7, 6)),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else None,
+)
+def test_what_is_no_chain_goes_the_long_way(between: nn.Module | None, shape: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    x = random_pictures(1, 2, 2, *shape)
+    task = Task(Chain(between, shape).double().eval(), example=x[0])
+    assert chain(task, x[0], "head") is None
+    assert off(exact(task, x, "head"), loop(task, x)) < 1e-9
+    assert not any(module._forward_hooks for module in task.modules())
+
+
+def test_a_hook_of_the_users_own_counts() -> None:
+    torch.manual_seed(0)
+    x = random_pictures(1, 2, 2, 16, 20)
+    model = Chain().double().eval()
+    model.body[0].register_forward_hook(lambda _m, _args, out: out * 3)
+    task = Task(model, example=x[0])
+    assert chain(task, x[0], "head") is None
+    assert off(exact(task, x, "head"), loop(task, x)) < 1e-9
 
 
 @pytest.mark.parametrize(

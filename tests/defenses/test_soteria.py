@@ -251,7 +251,7 @@ def test_by_name_and_what_it_says_of_itself() -> None:
         "variant": "original",
         "sensitivity": "exact",
         "probes": 16,
-        "chunk": 1024,
+        "chunk": None,
     }
     assert make_defense("soteria") == Soteria(variant="improved")
     assert named.needs == "data"

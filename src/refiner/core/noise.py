@@ -116,8 +116,8 @@ def _chacha(key: Tensor, ids: Tensor, blocks: int, rounds: int = _ROUNDS) -> Ten
 
 
 def _rotate(word: Tensor, bits: int) -> Tensor:
-    # int32 shifts to the right keep the sign: mask the copies of it away. The sum is word << bits | low, in one
-    # operation less.
+    # int32 shifts to the right keep the sign: mask the copies of it away.
+    # The sum is (word << bits) | low with one operation less: they share no bit.
     low = (word >> (32 - bits)).bitwise_and_((1 << bits) - 1)
     return low.add_(word, alpha=1 << bits)
 

@@ -1,4 +1,4 @@
-"""Which float32 the GPU computes with: all of it for what leaves a client, TF32 where it only steers a search.
+"""Which float32 the GPU computes with: all of it for what leaves a client, TF32 where it only steers.
 
 Float32 can also be had from TF32, on the faster tensor cores: with each number as a rounded value and a rest,
 both of which TF32 can hold, a·b is a rounded product and two small ones. The small ones are added up apart:

@@ -77,12 +77,24 @@ class Pruning(GradientTransform):
         if not count:
             return flat
         magnitude = flat.abs()
-        limit = magnitude.kthvalue(count, dim=1, keepdim=True).values
+        limit = _limit(magnitude, count)
         pruned = magnitude < limit
         level = magnitude == limit
         room = count - pruned.sum(1, keepdim=True)
         pruned |= level & (level.cumsum(1) <= room)
         return flat.masked_fill(pruned, 0)
+
+
+def _limit(magnitude: Tensor, count: int) -> Tensor:
+    """The `count`-th smallest of each row, `[V, 1]`; NaN is the greatest."""
+    # A GPU selects in one block a row, and sorts with all of them.
+    if magnitude.is_cuda:
+        return _by_sort(magnitude, count)
+    return magnitude.kthvalue(count, dim=1, keepdim=True).values
+
+
+def _by_sort(magnitude: Tensor, count: int) -> Tensor:
+    return magnitude.sort(dim=1).values[:, count - 1 : count]
 
 
 def _index_bytes(n: int) -> int:

@@ -4,6 +4,7 @@ One backward pass a feature in a Python loop is what makes Soteria slow. Here a 
 since a sample's features hang on its own pixels alone, a one at (b, i) for every b gives the rows of all
 samples together. Where batch norm mixes the samples of a victim, that pass gives ∂(Σ_b r_bi)/∂x, as the loop
 of Soteria's authors does.
+A plain chain of convolutions takes a shorter way (`windows.py`).
 """
 
 import math
@@ -16,9 +17,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from refiner.core.noise import NoiseSource
 from refiner.core.task import Task
+from refiner.defenses.windows import by_windows, chain, room, wide
 
 # Bits that a uniform draw in float32 holds.
 _BITS = 24
+# How many times a picture's bytes a row of the Jacobian takes on its way back, in wide layers and in copies.
+_COPIES = 64
 
 
 def features(task: Task, x: Tensor, layer: str) -> Tensor:
@@ -34,8 +38,17 @@ def features(task: Task, x: Tensor, layer: str) -> Tensor:
     return torch.cat(parts).view(*x.shape[:2], -1)
 
 
-def exact(task: Task, x: Tensor, layer: str, *, chunk: int = 1024) -> Tensor:
-    """‖∂r_bi/∂x_b‖ for every feature, `[V, B, F]`, `chunk` rows of the Jacobian at a time.
+def rows_at_a_time(x: Tensor) -> int:
+    """How many rows of the Jacobian of `x [V, B, *input]` fit the device; the same on every call.
+
+    >>> rows_at_a_time(torch.rand(1, 8, 3, 32, 32))
+    1365
+    """
+    return max(1, room(x.device) // (_COPIES * x[0, 0].numel() * x.element_size()))
+
+
+def exact(task: Task, x: Tensor, layer: str, *, chunk: int | None = None) -> Tensor:
+    """‖∂r_bi/∂x_b‖ for every feature, `[V, B, F]`, `chunk` rows of the Jacobian at a time; None: as fit.
 
     >>> from torch import nn
     >>> task = Task(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), example=torch.rand(2, 2, 2))
@@ -43,19 +56,25 @@ def exact(task: Task, x: Tensor, layer: str, *, chunk: int = 1024) -> Tensor:
     [[[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]]
     """
     found = []
+    pictures = x.flatten(0, 1)
+    # Few samples tell most models apart, without the activations of all; batch norm needs two.
+    links = chain(task, pictures[:2], layer) and chain(task, pictures, layer)
+    if links:
+        return by_windows(links, x, chunk).view(*x.shape[:2], -1)
+    chunk = chunk or rows_at_a_time(x)
     for pictures in _groups(task, x):
         r, back = torch.func.vjp(_run(task, layer), pictures)[:2]
         rows = []
         for numbers in torch.split(torch.arange(r.shape[1], device=x.device), max(1, chunk // len(r))):
             one = F.one_hot(numbers, r.shape[1]).to(r.dtype)
             (slope,) = torch.func.vmap(back)(one[:, None].expand(-1, len(r), -1))
-            rows.append(torch.linalg.vector_norm(slope.flatten(2), dim=2, dtype=_wide(r.dtype)))
+            rows.append(torch.linalg.vector_norm(slope.flatten(2), dim=2, dtype=wide(r.dtype)))
         found.append(torch.cat(rows).T)
     return torch.cat(found).view(*x.shape[:2], -1)
 
 
 def estimated(
-    task: Task, x: Tensor, layer: str, *, probes: int, noise: NoiseSource, chunk: int = 1024
+    task: Task, x: Tensor, layer: str, *, probes: int, noise: NoiseSource, chunk: int | None = None
 ) -> Tensor:
     """The same norms from random directions u of ±1: E (∂r_i/∂x · u)² = ‖∂r_i/∂x‖²; `[V, B, F]`.
 
@@ -68,6 +87,7 @@ def estimated(
     [[[1.0, 1.0, 1.0, 1.0]]]
     """
     run, signs = _run(task, layer), _signs(noise, probes, x)
+    chunk = chunk or rows_at_a_time(x)
     found = []
     for pictures in _groups(task, x):
         times = len(pictures) // x.shape[1]
@@ -75,7 +95,7 @@ def estimated(
         def along(u: Tensor, pictures: Tensor = pictures, times: int = times) -> Tensor:
             turned = u.expand(times, *u.shape).flatten(0, 1)
             slope: Tensor = torch.func.jvp(run, (pictures,), (turned,))[1]
-            return slope.to(_wide(slope.dtype)).square()
+            return slope.to(wide(slope.dtype)).square()
 
         with torch.no_grad():
             parts = torch.split(signs, max(1, chunk // len(pictures)))
@@ -107,7 +127,3 @@ def _signs(noise: NoiseSource, probes: int, x: Tensor) -> Tensor:
     drawn = bits.flatten(1)[:, :count].view(len(ids), probes, *shape).transpose(0, 1)
     signs: Tensor = (2 * drawn - 1).to(x.dtype)
     return signs
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)

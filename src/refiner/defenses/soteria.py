@@ -15,7 +15,7 @@ from refiner.core.gradients import Gradients
 from refiner.core.noise import NoiseSource
 from refiner.core.task import Parameters, Task
 from refiner.defenses.base import Batch, Defense
-from refiner.defenses.sensitivity import estimated, exact, features
+from refiner.defenses.sensitivity import estimated, exact, features, rows_at_a_time
 from refiner.errors import ProtectionError, UnsupportedModelError
 
 VARIANTS = ("improved", "original")
@@ -45,8 +45,9 @@ class Soteria(Defense):
     """Whether ‖∂r_i/∂x‖ is computed row by row or estimated from random directions."""
     probes: int = 16
     """How many directions an estimate takes."""
-    chunk: int = 1024
-    """Rows of the Jacobian, one for a sample and a feature or direction, at a time: bounds the memory."""
+    chunk: int | None = None
+    """Rows of the Jacobian, one for a sample and a feature or direction, at a time: bounds the memory. None
+    takes as many as fit the device."""
 
     name: ClassVar[str] = "soteria"
     cost: ClassVar[str] = (
@@ -59,7 +60,8 @@ class Soteria(Defense):
         checks.choice("variant", self.variant, VARIANTS)
         checks.choice("sensitivity", self.sensitivity, SENSITIVITIES)
         checks.integer("probes", self.probes, 1)
-        checks.integer("chunk", self.chunk, 1)
+        if self.chunk is not None:
+            checks.integer("chunk", self.chunk, 1)
 
     def guarantee(self) -> str:
         """None: the published bound is about one layer's gradient, and an attacker has the others."""
@@ -95,7 +97,7 @@ class Soteria(Defense):
 
     def _upload(self, task: Task, batch: Batch) -> Gradients:
         noise = batch.noise if batch.noise.seeded else None
-        size = max(1, self.chunk // batch.x.shape[1])
+        size = max(1, (self.chunk or rows_at_a_time(batch.x)) // batch.x.shape[1])
         parts = [
             self._gradients(task, x, y, self.kept(task, x, noise=noise))
             for x, y in zip(torch.split(batch.x, size), torch.split(batch.y, size), strict=True)
