@@ -11,6 +11,7 @@ from refiner.cli.data import data
 from refiner.cli.defenses import attacks, defenses
 from refiner.cli.evalnet import evalnet
 from refiner.cli.gan import gan
+from refiner.cli.identity import identity
 from refiner.cli.refine import refine
 from refiner.cli.train import train
 
@@ -20,6 +21,7 @@ app.command()(refine)
 app.command()(train)
 app.command()(defenses)
 app.command()(attacks)
+app.command()(identity)
 app.add_typer(data, name="data")
 app.add_typer(evalnet, name="evalnet")
 app.add_typer(gan, name="gan")

@@ -54,12 +54,17 @@ def train(
     deadline: Annotated[
         float, typer.Option(help="Flower: seconds that a round waits for its clients.")
     ] = 600.0,
+    aggregation: Annotated[
+        str, typer.Option(help="Flower: plain, or secure: the server sees the sum of the updates alone.")
+    ] = "plain",
 ) -> None:
     """Train a model on data parted among clients, each of whom uploads only what the defence lets out."""
     with one_line_errors(command):
         checks.choice("engine", engine, ("local", "flower"))
         if engine == "flower" and patience is not None:
             raise SettingError(f"patience = {patience}: goes with engine = local only")
+        if engine == "local" and aggregation != "plain":
+            raise SettingError(f"aggregation = {aggregation!r}: goes with engine = flower only")
         where = to_device(device)
         compared = None if reference is None else reference_accuracy(reference)
         experiment = Experiment(
@@ -105,6 +110,7 @@ def train(
                     checkpoint_every=checkpoint_every,
                     device=device,
                     deadline=deadline,
+                    aggregation=aggregation,
                     on_round=show,
                     on_rejected=warnings.warn,
                 )

@@ -19,7 +19,14 @@ if find_spec("flwr") is None:
 else:
     from refiner.federation import Experiment, Keeping
     from refiner.federation.flower.deployment import Deployment
-    from refiner.federation.flower.study import follow, rules_of, write_app, write_clients, write_study
+    from refiner.federation.flower.study import (
+        follow,
+        rules_of,
+        write_app,
+        write_clients,
+        write_identities,
+        write_study,
+    )
 
 FAULTY = Path(__file__).parent / "faulty_client.py"
 
@@ -150,7 +157,10 @@ class Bench:
     def submit(self, experiment: "Experiment", out: Path, **rules: Any) -> str:
         """An experiment on the nodes; the id of its run."""
         write_study(experiment, out)
-        write_clients(experiment, self.homes)
+        way = rules.get("aggregation", "plain")
+        write_clients(experiment, self.homes, aggregation=way)
+        if way != "plain":
+            write_identities(self.homes, out)
         told = rules_of(experiment, out, **{"deadline": 90.0, "patience": 90.0, **rules})
         app = self.folder / f"app-{out.name}"
         if self.clients is None:
@@ -201,6 +211,12 @@ def shared(tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], No
 def faulty(tmp_path: Path) -> "Iterator[Bench]":
     """Four nodes of their own whose clients a test can break."""
     yield from bench(tmp_path / "deployment", 4, clients="faulty")
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> "Iterator[Bench]":
+    """Three such nodes, the first behind a tap."""
+    yield from bench(tmp_path / "deployment", 3, clients="faulty")
 
 
 @pytest.fixture

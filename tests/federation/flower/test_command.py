@@ -59,6 +59,9 @@ def test_ended_halfway(how: signal.Signals, tmp_path: Path, gone: Callable[[Path
         (["--deadline", "0"], "--deadline = 0.0: expected a number in (0, ∞)"),
         (["--defense", "refinr"], "--defense = 'refinr': unknown; did you mean 'refiner'"),
         (["--clients", "500"], "clients"),
+        (["--aggregation", "sicher"], "--aggregation = 'sicher': unknown"),
+        (["--aggregation", "secure"], "minimum = 3: a round of 2 clients would open a sum of 2"),
+        (["--aggregation", "secure", "--engine", "local"], "goes with engine = flower only"),
     ],
 )
 def test_wrong_options_start_nothing(options: list[str], told: str, tmp_path: Path) -> None:

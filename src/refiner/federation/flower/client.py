@@ -24,8 +24,10 @@ from refiner.data.holdout import train_and_test
 from refiner.data.partition import make_partition
 from refiner.defenses import make_defense
 from refiner.errors import DataError
+from refiner.federation.flower.aggregation import Secure, make_aggregation, session_of
 from refiner.federation.flower.private import folder_of, remember, remembered, secret_in
-from refiner.federation.flower.wire import Order, answer, from_arrays
+from refiner.federation.flower.secure_client import Member
+from refiner.federation.flower.wire import Order, Shapes, answer, from_arrays
 from refiner.federation.local import LocalClients, get_parameters, set_parameters
 from refiner.federation.schedule import Schedule, derived
 from refiner.federation.settings import Training
@@ -57,6 +59,8 @@ class ClientSettings:
     """A study's, of parts, batches and noise. A client of its own has none: all come from its secret, or from
     the operating system."""
     device: str = "cpu"
+    aggregation: str = "plain"
+    """With "secure" this client takes part in sums under masks, and answers no order for its move alone."""
 
     def __post_init__(self) -> None:
         for name in ("data", "defense", "partition"):
@@ -67,6 +71,7 @@ class ClientSettings:
         if self.seed is not None:
             checks.integer("seed", self.seed, 0, 2**63 - 1)
         checks.choice("device", self.device, ("cpu", "cuda"))
+        make_aggregation(self.aggregation)
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -81,7 +86,13 @@ class ClientSettings:
 
 def protected_move(order: Order, content: RecordDict, folder: Path) -> RecordDict:
     """What a client answers: its move, made of its defence's updates. If one fails, it raises."""
-    settings = ClientSettings.read(folder)
+    return answer(*make_move(order, content, folder, ClientSettings.read(folder)))
+
+
+def make_move(
+    order: Order, content: RecordDict, folder: Path, settings: ClientSettings
+) -> tuple[Tensor, Shapes, int]:
+    """A client's move `[N]`, the shapes of its parts, and of how many samples it is."""
     data, _ = train_and_test(settings.data)
     parts = make_partition(settings.partition, data.labels, settings.clients, settings.seed or 0)
     secret = secret_in(folder) if settings.seed is None else None
@@ -107,7 +118,24 @@ def protected_move(order: Order, content: RecordDict, folder: Path) -> RecordDic
     clients = LocalClients(task, data.images, data.labels, schedule, defense, settings.seed)
     move: Tensor = clients.move(settings.client, order.round)
     remember(folder, defense.state())
-    return answer(move, task.shapes, len(schedule.batch(settings.client, order.round)))
+    return move, task.shapes, len(schedule.batch(settings.client, order.round))
+
+
+def answer_to(content: RecordDict, folder: Path, run: int, node: int) -> RecordDict:
+    """What a client answers to an order. How it answers is its own choice, and not the order's."""
+    settings = ClientSettings.read(folder)
+    way = make_aggregation(settings.aggregation)
+    if not isinstance(way, Secure):
+        return answer(*make_move(Order.read(content), content, folder, settings))
+
+    def move(round: int) -> tuple[Tensor, int]:
+        order = Order.read(content)
+        if order.round != round:
+            raise DataError(f"order: of round {order.round}, asked for in round {round}")
+        made, _, samples = make_move(order, content, folder, settings)
+        return made, samples
+
+    return Member(folder, way, session_of(run)).answer(content, node, move)
 
 
 def client_app(mods: Sequence[Mod] = ()) -> ClientApp:
@@ -121,7 +149,7 @@ def client_app(mods: Sequence[Mod] = ()) -> ClientApp:
     @made.train(mods=list(mods))
     def train(message: Message, context: Context) -> Message:
         try:
-            content = protected_move(Order.read(message.content), message.content, folder_of(context))
+            content = answer_to(message.content, folder_of(context), context.run_id, context.node_id)
         except Exception as error:  # whatever it is: the reply is an error, and nothing else leaves
             # The text may tell of the data: it stays here, and the server is told of the kind alone.
             print(f"refiner: {type(error).__name__}: {error}", file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ from refiner import checks
 from refiner.checks import nearest
 from refiner.errors import DataError
 from refiner.federation.experiment import Experiment
+from refiner.federation.flower.aggregation import Secure, make_aggregation
 from refiner.federation.settings import Training
 
 THEIRS = "each client's own"
@@ -43,8 +44,10 @@ class Rules:
     checkpoint_every: int = 500
     resume: bool = False
     device: str = "cpu"
+    aggregation: str = "plain"
+    """secure: the server sees the sum alone; with settings, as the clients have them in `client.json`."""
     deadline: float = 600.0
-    """Seconds that a round waits for answers; who is later is left out of it."""
+    """Seconds that a round, or a step of a secure one, waits for answers; who is later is left out of it."""
     minimum: int = 1
     """How many nodes a round needs, and how many good answers."""
     start_with: int = 0
@@ -63,6 +66,10 @@ class Rules:
         checks.number("patience", self.patience, 0, above=True)
         checks.flag("resume", self.resume)
         checks.choice("device", self.device, ("cpu", "cuda"))
+        way = make_aggregation(self.aggregation)
+        if isinstance(way, Secure):
+            way.check(self.sampled or self.clients)
+            checks.integer("batch", self.batch, 1, way.max_weight)
         self.experiment()
 
     @classmethod

@@ -17,9 +17,10 @@ from refiner.data.partition import make_partition
 from refiner.defenses import make_defense
 from refiner.errors import RefinerError
 from refiner.federation.experiment import Experiment, Outcome, check_folder
+from refiner.federation.flower.aggregation import Secure, identities_text, make_aggregation
 from refiner.federation.flower.client import ClientSettings
 from refiner.federation.flower.deployment import Deployment
-from refiner.federation.flower.private import write_private
+from refiner.federation.flower.private import identity_in, write_private
 from refiner.federation.flower.rules import Rules
 from refiner.federation.server import make_server
 from refiner.federation.training import Keeping
@@ -71,7 +72,9 @@ def write_study(experiment: Experiment, folder: Path) -> None:
     write_whole(folder / "study.json", json.dumps({"seed": experiment.training.seed, **own}).encode())
 
 
-def write_clients(experiment: Experiment, homes: Sequence[Path], device: str = "cpu") -> None:
+def write_clients(
+    experiment: Experiment, homes: Sequence[Path], device: str = "cpu", aggregation: str = "plain"
+) -> None:
     """Write down what each client of a study knows for itself, in its own folder.
 
     The seed lies in the folders of those who may know it, and in no message.
@@ -86,8 +89,20 @@ def write_clients(experiment: Experiment, homes: Sequence[Path], device: str = "
             partition=experiment.partition,
             seed=experiment.training.seed,
             device=device,
+            aggregation=aggregation,
         )
         write_private(home / "client.json", json.dumps(asdict(settings)).encode())
+
+
+def write_identities(homes: Sequence[Path], folder: Path) -> None:
+    """Give each client of a study a key, and all of them and the server, whose folder it is, the list.
+
+    On machines of their own the list comes to the clients by a way that is not the server's.
+    """
+    known = {client: identity_in(home, new=True).public for client, home in enumerate(homes)}
+    for each in (*homes, folder):
+        each.mkdir(parents=True, exist_ok=True)
+        write_private(each / "identities.json", identities_text(known))
 
 
 def train_on_flower(
@@ -98,6 +113,7 @@ def train_on_flower(
     checkpoint_every: int = 500,
     device: str = "cpu",
     deadline: float = 600.0,
+    aggregation: str = "plain",
     on_round: Callable[[int, float | None], None] = lambda rounds, accuracy: None,
     on_rejected: Callable[[str], None] = lambda told: None,
 ) -> Outcome:
@@ -111,11 +127,14 @@ def train_on_flower(
         resume=resume,
         device=device,
         deadline=deadline,
+        aggregation=aggregation,
     )
     _check(experiment)
     homes = [folder.resolve() / "clients" / str(client) for client in range(experiment.training.clients)]
     write_study(experiment, folder)
-    write_clients(experiment, homes, device)
+    write_clients(experiment, homes, device, aggregation)
+    if isinstance(make_aggregation(aggregation), Secure):
+        write_identities(homes, folder)
     with _workshop(folder) as workshop, Deployment(workshop, environment=_threads(len(homes))) as deployment:
         for home in homes:
             deployment.add_node(home)
