@@ -29,7 +29,9 @@ CHROMIUM_FLAGS = [
 
 settings.register_profile("refiner", deadline=None, derandomize=True)
 settings.load_profile("refiner")
-# Workers share the cores: more threads than cores is many times slower.
+# Workers share the cores: more threads than cores is many times slower. So do the processes that they start.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"
 torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
 
 

@@ -7,20 +7,16 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from typer.testing import CliRunner, Result
 
 from refiner import __version__
+from refiner.cli import app
 from refiner.data import load_sample, write_sheet
 
 
-def run(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    result = subprocess.run(
-        [sys.executable, "-c", "from refiner.cli import app; app()", *words],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert result.returncode == code, result.stderr
+def run(*words: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == code, result.output
     return result
 
 
@@ -75,3 +71,18 @@ def test_a_mistake_is_one_line(words: tuple[str, ...], told: str, tmp_path: Path
 
 def test_version() -> None:
     assert run("--version").stdout.strip() == f"refiner {__version__}"
+
+
+def test_a_process_of_its_own(tmp_path: Path) -> None:
+    """What the shell is told: an exit code, one line, nothing else, whatever importing it all may print."""
+    words = ("refine", "--data", "absent.png", "--out", str(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-m", "refiner.cli", *words],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr == run(*words, code=2).stderr
+    assert not done.stdout

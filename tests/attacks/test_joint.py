@@ -49,10 +49,10 @@ def test_the_box_holds_pixels_and_no_scores(task: Task) -> None:
     assert float(JointLabels(Pixels(bounded=False)).shown(task, z, unknown).max()) == 1
 
 
-def test_it_goes_with_every_search(seen: Observation, victims: tuple[Tensor, Tensor]) -> None:
+def test_it_goes_with_every_search(light: Observation, victims: tuple[Tensor, Tensor]) -> None:
     engine = replace(InvertingGradients(iterations=60).engine(), parametrisation=JointLabels())
     unknown = torch.zeros_like(victims[1])
-    first, last = (replace(engine, iterations=n).run([seen], unknown, Run()) for n in (1, 60))
+    first, last = (replace(engine, iterations=n).run([light], unknown, Run()) for n in (1, 60))
     assert bool((last.objective < 0.5 * first.objective).all())
 
 
@@ -84,8 +84,9 @@ def test_losses_that_take_both(loss: nn.Module, task: Task) -> None:
     torch.testing.assert_close(other.loss_function(scores, certain), other.loss_function(scores, labels))
 
 
-def test_granted_labels_are_used(seen: Observation, victims: tuple[Tensor, Tensor]) -> None:
-    known = replace(seen, labels=victims[1])
+@pytest.mark.usefixtures("few_steps")
+def test_granted_labels_are_used(light: Observation, victims: tuple[Tensor, Tensor]) -> None:
+    known = replace(light, labels=victims[1])
     threat = ThreatModel(labels=True)
     joint, fixed = (attack(iterations=1).reconstruct(known, threat=threat) for attack in (DLG, IDLG))
     assert torch.equal(joint.labels, victims[1]) and torch.equal(joint.x, fixed.x)
@@ -106,8 +107,8 @@ def test_a_model_whose_last_layer_tells_no_labels(victims: tuple[Tensor, Tensor]
     assert torch.equal(DLG(iterations=2).reconstruct(seen).labels, y)
 
 
-def test_batches(task: Task, victims: tuple[Tensor, Tensor]) -> None:
-    x, y = (t.transpose(0, 1) for t in victims)
+def test_batches(light: Observation, victims: tuple[Tensor, Tensor]) -> None:
+    task, (x, y) = light.task, (t.transpose(0, 1) for t in victims)
     seen = Observation.of(task, NoDefense().protect(task, x, y))
     found = DLG(iterations=3).reconstruct(seen)
     assert found.x.shape == x.shape and sorted(found.labels[0].tolist()) == sorted(y[0].tolist())

@@ -98,7 +98,9 @@ def test_batch_norm_statistics() -> None:
 
 def test_batch_norm_statistics_must_be_granted() -> None:
     x, y = torch.rand(1, 2, 3, 16, 16), torch.tensor([[1, 2]])
-    task = Task(ResNet((1, 1, 1, 1), norm="batch", input_shape=(3, 16, 16)), example=x[0])
+    body = nn.Conv2d(3, 4, 5, stride=2, padding=2)
+    model = nn.Sequential(body, nn.BatchNorm2d(4), nn.GELU(), nn.Flatten(), nn.Linear(4 * 8 * 8, 10))
+    task = Task(model, example=x[0])
     observation = Observation.of(task, NoDefense().protect(task, x, y))
     with pytest.raises(ThreatModelError, match="statistics"):
         GradInversion(iterations=1).reconstruct(observation)

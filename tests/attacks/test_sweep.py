@@ -47,21 +47,21 @@ def grid(name: str) -> tuple[dict[str, float], ...]:
 
 
 @EACH
-def test_each_point_is_what_it_is_alone(name: str, seen: Observation) -> None:
+def test_each_point_is_what_it_is_alone(name: str, light: Observation) -> None:
     attack, points = short(name), grid(name)
-    alone = torch.cat([replace(attack, **point).reconstruct(seen, threat=ALL, seed=3).x for point in points])
-    found = Sweep(attack, points).reconstruct(seen, threat=ALL, seed=3)
-    assert found.x.shape == alone.shape and len(found.objective) == len(points) * seen.victims
+    alone = torch.cat([replace(attack, **point).reconstruct(light, threat=ALL, seed=3).x for point in points])
+    found = Sweep(attack, points).reconstruct(light, threat=ALL, seed=3)
+    assert found.x.shape == alone.shape and len(found.objective) == len(points) * light.victims
     torch.testing.assert_close(found.x, alone, rtol=1e-3, atol=1e-3)
     # The points do differ.
-    first, second = found.x.split(seen.victims)[:2]
+    first, second = found.x.split(light.victims)[:2]
     assert not torch.allclose(first, second, atol=1e-2)
 
 
 @EACH
-def test_granted_labels_and_restarts(name: str, seen: Observation, victims: tuple[Tensor, Tensor]) -> None:
+def test_granted_labels_and_restarts(name: str, light: Observation, victims: tuple[Tensor, Tensor]) -> None:
     attack, points = replace(short(name), restarts=2), grid(name)
-    granted, threat = replace(seen, labels=victims[1]), replace(ALL, labels=True)
+    granted, threat = replace(light, labels=victims[1]), replace(ALL, labels=True)
     alone = [replace(attack, **point).reconstruct(granted, threat=threat) for point in points]
     found = Sweep(attack, points).reconstruct(granted, threat=threat)
     assert torch.equal(found.labels, victims[1].repeat(len(points), 1))
@@ -69,20 +69,20 @@ def test_granted_labels_and_restarts(name: str, seen: Observation, victims: tupl
     torch.testing.assert_close(found.objective, torch.cat([r.objective for r in alone]), rtol=1e-3, atol=1e-3)
 
 
-def test_chunks_may_cut_through_a_point(seen: Observation) -> None:
+def test_chunks_may_cut_through_a_point(light: Observation) -> None:
     sweep = Sweep(short("inverting"), grid("inverting"))
-    whole, parts = (sweep.reconstruct(seen, chunk=chunk).x for chunk in (9, 2))
+    whole, parts = (sweep.reconstruct(light, chunk=chunk).x for chunk in (9, 2))
     torch.testing.assert_close(whole, parts, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["inverting", "idlg"])
 def test_goes_on_after_a_kill(
-    name: str, seen: Observation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, light: Observation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(matching, "_BLOCK", 2)
     monkeypatch.setattr(checkpoint, "_SAVE", 0.0)
     sweep, state = Sweep(short(name), grid(name)), tmp_path / "state.safetensors"
-    whole = sweep.reconstruct(seen, chunk=4)
+    whole = sweep.reconstruct(light, chunk=4)
     calls = 0
 
     def kill(done: int, of: int) -> None:
@@ -92,12 +92,12 @@ def test_goes_on_after_a_kill(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sweep.reconstruct(seen, chunk=4, resume=state, on_progress=kill)
-    rest = sweep.reconstruct(seen, chunk=4, resume=state, on_progress=kill)
+        sweep.reconstruct(light, chunk=4, resume=state, on_progress=kill)
+    rest = sweep.reconstruct(light, chunk=4, resume=state, on_progress=kill)
     assert torch.equal(rest.x, whole.x)
     other = Sweep(short(name), [*grid(name)[:-1], {"lr": 0.5}])
     with pytest.raises(DataError, match="differs in points; nothing was overwritten"):
-        other.reconstruct(seen, chunk=4, resume=state)
+        other.reconstruct(light, chunk=4, resume=state)
 
 
 @pytest.mark.parametrize(

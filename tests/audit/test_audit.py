@@ -152,7 +152,7 @@ def test_a_mistake_is_refused_in_one_line(task: Task, told: str, given: dict[str
 
 
 def test_a_killed_audit_goes_on(
-    task: Task, sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, audited: Audited
+    lenet: Task, sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, audited: Audited
 ) -> None:
     # States every few iterations, not every 20 s.
     monkeypatch.setattr(matching, "_BLOCK", 6)
@@ -167,7 +167,7 @@ def test_a_killed_audit_goes_on(
                 raise KeyboardInterrupt
 
         x, y = sample.images[:3], sample.labels[:3]
-        return audit(task, x, y, defense="none", attack=QUICK, resume=state, on_progress=note)
+        return audit(lenet, x, y, defense="none", attack=QUICK, resume=state, on_progress=note)
 
     with pytest.raises(KeyboardInterrupt):
         run(3 * 12)

@@ -50,13 +50,6 @@ def test_a_limit_reaches_across_files(data_dir: Callable[[str], Path], name: str
     assert len(images) == len(labels) == limit
 
 
-def test_cifar10_labels_agree_with_their_second_source(data_dir: Callable[[str], Path]) -> None:
-    with np.load(data_dir("cifar10_labels.npz") / "cifar10_labels.npz", allow_pickle=False) as archive:
-        for split in ("train", "test"):
-            _, labels = load_dataset("cifar10", split, data_dir("cifar10"))
-            assert labels.tolist() == archive[f"y_{split}"].tolist()
-
-
 def test_no_lesion_is_on_both_sides(data_dir: Callable[[str], Path]) -> None:
     folder = data_dir("ham10000")
     with np.load(folder / "ham10000_labels.npz", allow_pickle=False) as archive:

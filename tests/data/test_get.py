@@ -241,7 +241,11 @@ def test_real_files(name: str, data_dir: Callable[[str], Path]) -> None:
 
 def test_real_cifar10(data_dir: Callable[[str], Path]) -> None:
     get_data("cifar10", data_dir("cifar10"))
+    # The labels have a second source.
+    with np.load(data_dir("cifar10_labels.npz") / "cifar10_labels.npz", allow_pickle=False) as archive:
+        others = {split: archive[f"y_{split}"].tolist() for split in ("train", "test")}
     for split in ("train", "test"):
         data = open_data("cifar10", split)
         images, labels = load_dataset("cifar10", split, data_dir("cifar10"))
         assert torch.equal(data.images, images) and torch.equal(data.labels, labels)
+        assert labels.tolist() == others[split]

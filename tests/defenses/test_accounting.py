@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 import pytest
 from scipy.optimize import brentq
-from scipy.stats import laplace, norm
+from scipy.stats import norm
 
 from refiner import NoDefense, RefinerError, SettingError
 from refiner.defenses import DPGaussian, DPLaplace, dp_epsilon
@@ -57,12 +57,13 @@ def test_one_laplace_upload(multiplier: float, rate: float) -> None:
 
 def test_a_sample_in_one_entry_is_the_worst(library: ModuleType) -> None:
     """A vector's ε is that of one entry: a sample that is spread over two entries loses less."""
+    whole = library.pld.PLDAccountant()
+    whole.compose(library.LaplaceDpEvent(0.5))
     for first in (0.5, 0.7, 0.9):
+        spread = library.pld.PLDAccountant()
+        for share in (first, 1 - first):
+            spread.compose(library.LaplaceDpEvent(0.5 / share))
         for delta in (1e-1, 1e-3, 1e-6):
-            spread, whole = (library.pld.PLDAccountant() for _ in range(2))
-            for share in (first, 1 - first):
-                spread.compose(library.LaplaceDpEvent(0.5 / share))
-            whole.compose(library.LaplaceDpEvent(0.5))
             assert spread.get_epsilon(delta) <= whole.get_epsilon(delta) * (1 + 1e-3)
 
 
@@ -72,7 +73,11 @@ def test_against_drawn_privacy_losses(kind: type[DPGaussian] | type[DPLaplace]) 
     """δ at the counted ε, as a mean over draws: of adding and of removing a sample, the greater."""
     scale, rate, steps, delta, draws = 0.8, 0.1, 20, 1e-2, 400_000
     bound = dp_epsilon(kind(scale, per_sample=True), steps=steps, sampling_rate=rate, delta=delta)
-    law = norm(scale=scale) if kind is DPGaussian else laplace(scale=scale)
+
+    def log_density(noise: np.ndarray) -> np.ndarray:
+        """But for a constant."""
+        return -((noise / scale) ** 2) / 2 if kind is DPGaussian else -np.abs(noise) / scale
+
     rng = np.random.default_rng(0)
     deltas = []
     for removed in (True, False):
@@ -80,7 +85,7 @@ def test_against_drawn_privacy_losses(kind: type[DPGaussian] | type[DPLaplace]) 
         for _ in range(steps):
             noise = rng.normal(0, scale, draws) if kind is DPGaussian else rng.laplace(0, scale, draws)
             seen = noise + (rng.random(draws) < rate) if removed else noise
-            log_ratio = np.log1p(rate * np.expm1(law.logpdf(seen - 1) - law.logpdf(seen)))
+            log_ratio = np.log1p(rate * np.expm1(log_density(seen - 1) - log_density(seen)))
             loss += log_ratio if removed else -log_ratio
         deltas.append(np.maximum(0, -np.expm1(bound.epsilon - loss)).mean())
     assert max(deltas) == pytest.approx(delta, rel=0.03)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ Kind = type[DPGaussian] | type[DPLaplace]
 both = pytest.mark.parametrize("kind", KINDS)
 
 
+@cache
 def _task(dtype: torch.dtype = torch.float32) -> Task:
     torch.manual_seed(0)
     return Task(LeNet().to(dtype), example=torch.rand(2, 3, 32, 32, dtype=dtype))
@@ -193,10 +195,10 @@ def test_what_is_not_finite_does_not_become_so(
     kind: Kind, per_sample: bool, batch: tuple[Tensor, Tensor]
 ) -> None:
     for value in (torch.nan, torch.inf):
-        task = _task()
-        assert isinstance(task.model, LeNet)
+        model = LeNet()
+        task = Task(model, example=torch.rand(2, 3, 32, 32))
         with torch.no_grad():
-            task.model.head.bias[0] = value
+            model.head.bias[0] = value
         with pytest.raises(ProtectionError, match="nothing leaves"):
             kind(per_sample=per_sample).protect(task, *batch)
         with pytest.raises(ProtectionError, match="not finite"):

@@ -80,7 +80,7 @@ def test_equal_to_a_plain_loop(sizes: tuple[int, ...], training: Training) -> No
     assert accuracy(task, TEST) == pytest.approx(float(right), abs=0.03)
 
 
-DEFENSES: dict[str, Defense] = {"none": NoDefense(), "refiner": Refiner(iterations=2)}
+DEFENSES: dict[str, Defense] = {"none": NoDefense(), "refiner": Refiner(iterations=1)}
 TRAINING = Training(rounds=9, clients=2, batch=4, lr=0.05)
 
 
@@ -135,9 +135,7 @@ run(fresh(), "refiner", keeping=Keeping(Path({out!r}), every=2), on_round=slow)
 
 
 def test_killed_anywhere(whole: Whole, tmp_path: Path) -> None:
-    code = KILLED.format(
-        tests=str(Path(__file__).parent), out=str(tmp_path), threads=torch.get_num_threads()
-    )
+    code = KILLED.format(tests=str(Path(__file__).parent), out=str(tmp_path), threads=torch.get_num_threads())
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for line in process.stdout:
