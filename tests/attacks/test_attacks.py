@@ -242,7 +242,7 @@ def test_an_interrupt_between_two_states_loses_nothing(
     def interrupted(self: matching._Objective, z: Tensor) -> tuple[Tensor, Tensor]:
         nonlocal computed
         computed += 1
-        if computed == 13:
+        if computed == 15:
             raise KeyboardInterrupt
         return compute(self, z)
 

@@ -89,8 +89,11 @@ def run(task: Task, name: str, **how: Any) -> Curve:
     return train(task, DATA, TEST, shares, TRAINING, DEFENSES[name], server=server, evaluate_every=2, **how)
 
 
+Whole = Callable[[str], tuple[Curve, torch.Tensor]]
+
+
 @pytest.fixture(scope="module")
-def whole() -> Callable[[str], tuple[Curve, torch.Tensor]]:
+def whole() -> Whole:
     """`whole("none")`: how that training goes if nothing stops it, run once for all tests."""
 
     @cache
@@ -99,9 +102,6 @@ def whole() -> Callable[[str], tuple[Curve, torch.Tensor]]:
         return run(task, name), get_parameters(task)
 
     return trained
-
-
-Whole = Callable[[str], tuple[Curve, torch.Tensor]]
 
 
 @pytest.mark.parametrize("name", DEFENSES)
