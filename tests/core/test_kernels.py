@@ -81,5 +81,5 @@ def test_convolutions_from_tf32_products_are_nearly_float32(
                 monkeypatch.setattr(convolution, "_TERMS", terms)
                 errors.append(float((which(a, w, geometry) - expected).norm() / expected.norm()))
             assert errors[0] != errors[1]  # two ways indeed
-            # cuDNN's float32 is off by 6e-7, TF32 alone by 3e-4.
+            # cuDNN's float32 is off by 6e-7.
             assert errors[0] < 5e-6

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 import torch
@@ -73,6 +74,9 @@ def load_victims(
     elif named:
         found, rest = _from_dataset(data, root, count, more)
     else:
+        known = [*SOURCES, *SHORT]
+        if not Path(data).exists() and (close := get_close_matches(data, known, 1)):
+            raise DataError(f"data = {data!r}: no such file or folder; did you mean {close[0]!r}?")
         found = own_pictures(Path(data), size, seed)
         rest = found.images[count : count + _PUBLIC]
     if len(found.images) < count:

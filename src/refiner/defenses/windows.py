@@ -1,8 +1,8 @@
 """∂r/∂x of a plain chain of convolutions, such as LeNet, as windows of the picture.
 
 A pixel of a feature map hangs on a window of the picture, so that ∂r/∂x is held as windows and grows layer by
-layer from the picture on. That is a quarter of the arithmetic of one slope a feature, in matrix products that
-a CPU does ten times as fast as slopes of convolutions.
+layer from the picture on. That is less arithmetic than one slope a feature, and in matrix products, which
+a CPU does several times as fast as slopes of convolutions.
 """
 
 import math
