@@ -31,19 +31,26 @@ PAPER_MS = {"lenet": 334, "resnet10": 1734, "resnet18": 2854, "resnet34": 4701, 
 
 def timed(call: Callable[[], object], device: str, at_least: float = 0.5) -> float:
     """Median milliseconds of a call, warmed up."""
-    for _ in range(3):
+    return timed_in_turn([call], device, at_least)[0]
+
+
+def timed_in_turn(calls: list[Callable[[], object]], device: str, at_least: float = 0.5) -> list[float]:
+    """Median milliseconds of each call, warmed up; in turn, so that a clock that changes changes them all."""
+    for call in calls * 3:
         call()
-    spent: list[float] = []
+    spent: list[list[float]] = []
     began = time.perf_counter()
-    while len(spent) < 5 or (time.perf_counter() - began < at_least and len(spent) < 50):
-        if device == "cuda":
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        call()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        spent.append(1000 * (time.perf_counter() - start))
-    return sorted(spent)[len(spent) // 2]
+    while len(spent) < 5 or (time.perf_counter() - began < at_least * len(calls) and len(spent) < 50):
+        spent.append([])
+        for call in calls:
+            if device == "cuda":
+                torch.cuda.synchronize()
+            start = time.perf_counter()
+            call()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            spent[-1].append(1000 * (time.perf_counter() - start))
+    return [sorted(column)[len(column) // 2] for column in zip(*spent, strict=True)]
 
 
 def peak(call: Callable[[], object]) -> float:
@@ -117,8 +124,8 @@ def measure(name: str, device: str, clients: int, batch: int) -> dict[str, objec
     s1 = timed(lambda: replay("plain", plain, [x]), device)
     exact_s1 = timed(lambda: replay("exact", exact, [x]), device)
     s2 = timed(lambda: replay("privacy", privacy, [x]), device)
-    c = timed(lambda: cold.protect(task, x, y, ids=ids), device)
-    w = timed(lambda: warm.protect(task, x, y, ids=ids), device)
+    calls = [lambda defense=defense: defense.protect(task, x, y, ids=ids) for defense in (cold, warm)]
+    c, w = timed_in_turn(calls, device, at_least=1)
     bound = iterations * (2 * s1 + s2)
     return row | {
         "s1_ms": round(s1, 3),
@@ -129,7 +136,7 @@ def measure(name: str, device: str, clients: int, batch: int) -> dict[str, objec
         "refiner_over_bound": round(c / bound, 2),
         "refiner_over_full_float32_bound": round(c / (iterations * (2 * exact_s1 + s2)), 2),
         "warm_ms": round(w, 2),
-        "warm_over_cold": round(w / c, 2),
+        "warm_over_cold": round(w / c, 3),
         "paper_a10_ms": PAPER_MS[name],
     }
 

@@ -52,13 +52,15 @@ def craft(
     def gradient(data: Tensor) -> Tensor:
         return flatten(gradients(task, data, y, parameters=parameters))
 
-    def exact(data: Tensor) -> Tensor:
-        with tensor_float32(False):
+    def gradient_in(data: Tensor, *, tf32: bool) -> Tensor:
+        with tensor_float32(tf32):
             return gradient(data)
 
     straight = settings.upload == "straight"
     renew = x.shape[1] < LARGE
-    real = beside(lambda: exact(x))
+    # Full precision where the real gradient is a part of what leaves, or the search ends close to it.
+    full = renew or straight or settings.random_sign or settings.epsilon is not None
+    real = beside(lambda: gradient_in(x, tf32=not full))
     half = settings.solver == "conjugate" and not renew and _in_half(task, x)
     problem = Problem(
         gradient=gradient,
@@ -96,7 +98,7 @@ def craft(
         with tensor_float32(False):
             upload = target + flatten(directional(task, x, y, robust - x, parameters=parameters))
     else:
-        upload = exact(robust)
+        upload = gradient_in(robust, tf32=False)
     if settings.random_sign:
         upload = target + sign[:, None] * (upload - target)
     if settings.epsilon is not None:
