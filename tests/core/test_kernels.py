@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refiner.core import convolution, precision, rows
+from refiner.core import convolution, noise, precision, rows
 from refiner.core.kernels import usable
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="kernels need a GPU")
@@ -63,6 +63,15 @@ def test_parts_of_numbers(shape: tuple[int, ...]) -> None:
     for ours, plain in zip((rounded, both), precision.parts(t.cpu()), strict=True):
         assert torch.equal(ours.cpu(), plain)
     assert torch.equal(rounded, both[:, 0]) and torch.equal(both.sum(1), t)
+
+
+@pytest.mark.parametrize("blocks", [1, 5, 128, 300])
+def test_chacha(blocks: int) -> None:
+    ids = torch.tensor([0, 1, -1, 2**31, 2**32 + 5, -(2**40), 2**62])
+    key = noise.NoiseSource(seed=3).key
+    for rounds in (12, 20):
+        ours = noise._chacha(key.cuda(), ids.cuda(), blocks, rounds)
+        assert torch.equal(ours.cpu(), noise._chacha(key, ids, blocks, rounds))
 
 
 @pytest.mark.parametrize("stride", [1, 2])

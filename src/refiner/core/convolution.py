@@ -9,7 +9,8 @@ with `x [V, B, C, H, W]`, `y [V, B, O, H', W']` and `w [V, O, C, h, w]`; V is 1 
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -24,8 +25,12 @@ Pair = tuple[int, int]
 _TERMS = 128 * 9
 
 
-class Geometry(NamedTuple):
-    """What the maps can't all tell from their arguments."""
+@dataclass(frozen=True)
+class Geometry:
+    """What the maps can't all tell from their arguments.
+
+    No tuple: PyTorch would take one apart at every call.
+    """
 
     stride: Pair
     padding: Pair

@@ -39,14 +39,10 @@ def replayed(task: Task, x: Tensor, y: Tensor) -> Gradients:
     True
     """
 
-    def plain(x: Tensor, y: Tensor, *values: Tensor) -> tuple[Tensor]:
-        return (flatten(gradients(task, x, y, parameters=dict(zip(task.names, values, strict=True)))),)
+    def flat(parameters: Parameters, x: Tensor, y: Tensor) -> Tensor:
+        return flatten(gradients(task, x, y, parameters=parameters))
 
-    parameters, fixed = task.held()
-    # A recording reads the fixed tensors of the model where they lie now, and has the precision of now.
-    key = (torch.backends.cudnn.allow_tf32, tuple(t.data_ptr() for t in fixed.values()))
-    (found,) = task.captured(key, plain, [x, y, *parameters.values()])
-    return unflatten(task, found)
+    return unflatten(task, task.replay("gradients", flat, x, y))
 
 
 def directional(

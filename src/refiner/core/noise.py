@@ -1,8 +1,9 @@
 """Uniform noise from a secret key: one stream a sample, the same on every device and in every chunk.
 
-The stream is ChaCha with 12 rounds in plain tensor operations, its nonce a keyed hash of the sample. A key
-from the operating system keeps the noise from a server; a stream that hangs on the sample alone gives a
-picture the same noise at every upload, so that many uploads of it can't be averaged, and stores nothing.
+The stream is ChaCha with 12 rounds in plain tensor operations, on a GPU in one kernel; its nonce is a keyed
+hash of the sample. A key from the operating system keeps the noise from a server; a stream that hangs on the
+sample alone gives a picture the same noise at every upload, so that many uploads of it can't be averaged, and
+stores nothing.
 """
 
 import hashlib
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from refiner import checks
+from refiner.core.kernels import usable
 from refiner.errors import SettingError
 
 _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)
@@ -96,6 +98,10 @@ def uniform(key: Tensor, ids: Tensor, shape: tuple[int, ...], dtype: torch.dtype
 
 def _chacha(key: Tensor, ids: Tensor, blocks: int, rounds: int = _ROUNDS) -> Tensor:
     """Blocks of 16 words for each id, `[N, 16 · blocks]` of int32: as RFC 8439, the id in the nonce."""
+    if usable(ids):
+        from refiner.core.kernels.chacha import chacha
+
+        return chacha(key, ids, blocks, rounds)
     wide = (4, len(ids), blocks)
     counter = torch.arange(blocks, dtype=torch.int32, device=ids.device)
     low, high = _halves(ids)

@@ -1,7 +1,7 @@
 """Task: a model and its loss as a pure function of (parameters, x, y), with its layers in forward order."""
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -60,7 +60,7 @@ class Task:
         example = example[:2]
         self.model = model
         self.loss_function = loss
-        self.captured = Captured()
+        self._captured = Captured(capacity=8)
         self.input_shape = tuple(example.shape[1:])
         self._pure = _pure(model)
         kept = {name for name, _ in self._pure.named_buffers()}
@@ -96,6 +96,27 @@ class Task:
         """Both of these from one walk through the model, which for a deep one takes a while."""
         rest = self._state()
         return {name: rest.pop(name) for name in self.names}, rest
+
+    def replay(self, key: Hashable, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        """`function(parameters, *inputs)` for the model as it is.
+
+        On a GPU a call whose key and shapes come back is replayed without Python: `key` must name all else
+        that the function hangs on.
+
+        >>> task = Task(nn.Linear(2, 1, bias=False), example=torch.rand(3, 2))
+        >>> task.replay("double", lambda parameters, x: 2 * task.scores(parameters, x), torch.zeros(1, 2))
+        tensor([[0.]])
+        """
+        parameters, fixed = self.held()
+
+        def plain(*tensors: Tensor) -> tuple[Tensor]:
+            values = dict(zip(self.names, tensors[len(inputs) :], strict=True))
+            return (function(values, *tensors[: len(inputs)]),)
+
+        # A recording reads the fixed tensors of the model where they lie now, and has the precision of now.
+        now = (key, torch.backends.cudnn.allow_tf32, tuple(t.data_ptr() for t in fixed.values()))
+        (found,) = self._captured(now, plain, [*inputs, *parameters.values()])
+        return found
 
     def scores(self, parameters: Parameters, x: Tensor) -> Tensor:
         """Class scores `[B, classes]` of inputs `[B, *input]`."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from refiner.core.noise import NoiseSource
-from refiner.core.task import Task
+from refiner.core.task import Parameters, Task
 from refiner.defenses.windows import by_windows, chain, room, wide
 
 # Bits that a uniform draw in float32 holds.
@@ -33,9 +33,13 @@ def features(task: Task, x: Tensor, layer: str) -> Tensor:
     >>> features(Task(LeNet(), example=x[0]), x, "head").shape
     torch.Size([3, 2, 768])
     """
-    with torch.no_grad():
-        parts = [_run(task, layer)(pictures) for pictures in _groups(task, x)]
-    return torch.cat(parts).view(*x.shape[:2], -1)
+
+    def found(parameters: Parameters, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            parts = [_run(task, layer, parameters)(pictures) for pictures in _groups(task, x)]
+        return torch.cat(parts).view(*x.shape[:2], -1)
+
+    return task.replay(("features", layer), found, x)
 
 
 def rows_at_a_time(x: Tensor) -> int:
@@ -63,7 +67,7 @@ def exact(task: Task, x: Tensor, layer: str, *, chunk: int | None = None) -> Ten
         return by_windows(links, x, chunk).view(*x.shape[:2], -1)
     chunk = chunk or rows_at_a_time(x)
     for pictures in _groups(task, x):
-        r, back = torch.func.vjp(_run(task, layer), pictures)[:2]
+        r, back = torch.func.vjp(_run(task, layer, task.parameters()), pictures)[:2]
         rows = []
         for numbers in torch.split(torch.arange(r.shape[1], device=x.device), max(1, chunk // len(r))):
             one = F.one_hot(numbers, r.shape[1]).to(r.dtype)
@@ -86,26 +90,28 @@ def estimated(
     >>> estimated(task, torch.rand(1, 1, 2, 2), "1", probes=1, noise=NoiseSource(seed=0)).tolist()
     [[[1.0, 1.0, 1.0, 1.0]]]
     """
-    run, signs = _run(task, layer), _signs(noise, probes, x)
-    chunk = chunk or rows_at_a_time(x)
-    found = []
-    for pictures in _groups(task, x):
-        times = len(pictures) // x.shape[1]
+    rows = chunk or rows_at_a_time(x)
 
-        def along(u: Tensor, pictures: Tensor = pictures, times: int = times) -> Tensor:
-            turned = u.expand(times, *u.shape).flatten(0, 1)
-            slope: Tensor = torch.func.jvp(run, (pictures,), (turned,))[1]
-            return slope.to(wide(slope.dtype)).square()
+    def norms(parameters: Parameters, x: Tensor, signs: Tensor) -> Tensor:
+        run, found = _run(task, layer, parameters), []
+        for pictures in _groups(task, x):
+            times = len(pictures) // x.shape[1]
 
-        with torch.no_grad():
-            parts = torch.split(signs, max(1, chunk // len(pictures)))
-            squares = [torch.func.vmap(along)(part).sum(0) for part in parts]
-        found.append(torch.stack(squares).sum(0))
-    return (torch.cat(found) / probes).sqrt().view(*x.shape[:2], -1)
+            def along(u: Tensor, pictures: Tensor = pictures, times: int = times) -> Tensor:
+                turned = u.expand(times, *u.shape).flatten(0, 1)
+                slope: Tensor = torch.func.jvp(run, (pictures,), (turned,))[1]
+                return slope.to(wide(slope.dtype)).square()
+
+            with torch.no_grad():
+                parts = torch.split(signs, max(1, rows // len(pictures)))
+                squares = [torch.func.vmap(along)(part).sum(0) for part in parts]
+            found.append(torch.stack(squares).sum(0))
+        return (torch.cat(found) / probes).sqrt().view(*x.shape[:2], -1)
+
+    return task.replay(("estimated", layer, rows), norms, x, _signs(noise, probes, x))
 
 
-def _run(task: Task, layer: str) -> Callable[[Tensor], Tensor]:
-    parameters = task.parameters()
+def _run(task: Task, layer: str, parameters: Parameters) -> Callable[[Tensor], Tensor]:
     return lambda x: task.features(parameters, x, layer).flatten(1)
 
 

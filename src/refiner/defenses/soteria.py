@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from refiner import checks
-from refiner.core.gradients import Gradients
+from refiner.core.gradients import Gradients, flatten, unflatten
 from refiner.core.noise import NoiseSource
 from refiner.core.task import Parameters, Task
 from refiner.defenses.base import Batch, Defense
@@ -111,11 +111,13 @@ class Soteria(Defense):
             with task.replaced(layer, stand_in(kept)):
                 return task.loss(parameters, x, y)
 
-        one, parameters = torch.func.grad(loss), task.parameters()
-        if len(x) > 1:
-            many: Gradients = torch.func.vmap(one, in_dims=(None, 0, 0, 0))(parameters, x, y, kept)
-            return many
-        return {name: g[None] for name, g in one(parameters, x[0], y[0], kept[0]).items()}
+        def flat(parameters: Parameters, x: Tensor, y: Tensor, kept: Tensor) -> Tensor:
+            one = torch.func.grad(loss)
+            if len(x) > 1:
+                return flatten(torch.func.vmap(one, in_dims=(None, 0, 0, 0))(parameters, x, y, kept))
+            return flatten({name: g[None] for name, g in one(parameters, x[0], y[0], kept[0]).items()})
+
+        return unflatten(task, task.replay((self.variant, layer), flat, x, y, kept))
 
 
 def last_linear(task: Task) -> str:
