@@ -2,9 +2,9 @@
 
     python benchmarks/federation.py [--models lenet] [--clients 10 100] [--defenses none refiner] [--out FILE]
 
-FedSGD, batches of 128 from random pictures (the rate does not hang on them), two a client: from the third round
-on Refiner has met all of them; without its warm start, it never has. The loop: one client after another,
-`loss.backward()`, the mean of their gradients, `torch.optim.SGD`; no defence and no checks.
+FedSGD, batches of 128 from random pictures (the rate does not hang on them), two a client: from the third
+round on Refiner has met all of them; without its warm start, it never has. The loop: one client after
+another, `loss.backward()`, the mean of their gradients, `torch.optim.SGD`; no defence and no checks.
 """
 
 import argparse
