@@ -54,15 +54,29 @@ class Defense(ABC):
 
     @final
     def protect_checked(
-        self, task: Task, x: Tensor, y: Tensor, *, ids: Tensor, seed: int | None = None
+        self,
+        task: Task,
+        x: Tensor,
+        y: Tensor,
+        *,
+        ids: Tensor,
+        seed: int | None = None,
+        meanwhile: Callable[[], None] = lambda: None,
     ) -> Update:
         """`protect` for an engine that has checked its data once: each time it takes as long as a step.
 
         `x [V, B, *input]` in 0..1, `y` in the task's classes and `ids` ≥ 0 are on the model's device.
+        `meanwhile` is called when a GPU has been told all it has to do.
         """
         noise = self._noise() if seed is None else NoiseSource(seed=seed)
         batch = Batch(x.contiguous(), y.contiguous(), ids, noise, (0.0, 1.0))
-        return self._guarded(batch, lambda: self._upload(task, batch))
+
+        def make() -> Gradients:
+            tensors = self._upload(task, batch)
+            meanwhile()
+            return tensors
+
+        return self._guarded(batch, make)
 
     def _guarded(self, batch: Batch, make: Callable[[], Gradients]) -> Update:
         """The update that `make` gives, or an error and nothing."""

@@ -148,14 +148,13 @@ class Refiner(Settings, Defense):
             confirm()
         return tensors, robust
 
-    def _begin(
-        self, x: Tensor, names: Tensor, remembered: list[int] | None, key: Tensor
-    ) -> tuple[Tensor, int]:
+    def _begin(self, x: Tensor, names: Tensor, remembered: Tensor | None, key: Tensor) -> tuple[Tensor, int]:
         """Where the search starts, and how long it may last."""
-        found: list[bool] = []
+        some = False
         if remembered is not None:
             found, earlier = self._memory.recall(remembered, like=x.flatten(0, 1))
-            if all(found):
+            some, every = torch.stack([found.any(), found.all()]).tolist()
+            if every:
                 return earlier.view_as(x), -(-self.iterations // 2)
 
         def blend(x: Tensor, names: Tensor, key: Tensor) -> tuple[Tensor]:
@@ -163,8 +162,8 @@ class Refiner(Settings, Defense):
             return (start(self.start, x, drawn, self.alpha, *self.input_range),)
 
         (begin,) = self._captured("begin", blend, [x, names, key])
-        if any(found):
-            known = torch.tensor(found, device=x.device).view(*x.shape[:2], *(1 for _ in x.shape[2:]))
+        if some:
+            known = found.view(*x.shape[:2], *(1 for _ in x.shape[2:]))
             begin = torch.where(known, earlier.view_as(x), begin)
         return begin, self.iterations
 
@@ -178,7 +177,7 @@ class Refiner(Settings, Defense):
         # An id that comes back with another picture, cropped or mirrored, is another sample: its robust data
         # would carry the old picture into the new upload.
         known = names if ids is None else names ^ (ids * _IDS)
-        remembered = known.flatten().tolist() if remembers else None
+        remembered = known.flatten() if remembers else None
         begin, iterations = self._begin(x, names, remembered, noise.key.to(x.device))
         sign = x.new_ones(len(x))
         if self.random_sign:

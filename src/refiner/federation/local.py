@@ -2,11 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from refiner.core.gradients import unflatten
 from refiner.core.task import Task
 from refiner.core.update import Update
 from refiner.defenses.base import Defense
@@ -17,6 +17,9 @@ from refiner.federation.settings import Training
 # The most clients, and parameters of all of them, that are protected in one call: more need more memory, and
 # are no faster.
 _CLIENTS, _NUMBERS = 100, 2**26
+
+# Clients that are protected in one call, the round, and the local step in it.
+Step = tuple[list[int], int, int]
 
 
 class LocalClients:
@@ -64,6 +67,7 @@ class LocalClients:
         self.schedule = schedule
         self.defense = defense
         self.seed = seed
+        self._loaded: tuple[Step | None, Any] = (None, None)
 
     @classmethod
     def of_study(
@@ -81,24 +85,29 @@ class LocalClients:
 
     def moves(self, round: int) -> Tensor:
         """The mean move `[N]`, old − new parameters, of a round's clients, each by its number of samples."""
-        clients = self.schedule.participants(round)
-        batches = {client: self.schedule.batch(client, round) for client in clients}
-        sizes = [len(batch) for batch in batches.values()]
         if self.training.local_steps > 1:
+            clients = self.schedule.participants(round)
+            sizes = [self.schedule.size(client) for client in clients]
             return weighted_mean(torch.stack([self.move(client, round) for client in clients]), sizes)
-        # Clients with equally large batches go in one call, as far as it can hold them.
-        groups: defaultdict[int, list[int]] = defaultdict(list)
-        for client, size in zip(clients, sizes, strict=True):
-            groups[size].append(client)
         total, samples = torch.zeros((), device=self._like.device), 0
-        at_once = min(_CLIENTS, max(1, _NUMBERS // self.task.size))
-        for size, members in groups.items():
-            for first in range(0, len(members), at_once):
-                some = members[first : first + at_once]
-                rows = torch.stack([batches[client] for client in some])
-                total = total + size * self._protect(rows, round, 0, some).flat().sum(0)
-                samples += size * len(some)
+        steps = self._steps(round)
+        for step, ahead in zip(steps, [*steps[1:], self._steps(round + 1)[0]], strict=True):
+            size = self.schedule.size(step[0][0])
+            total = total + size * self._protect(step, ahead).flat().sum(0)
+            samples += size * len(step[0])
         return self.training.lr / samples * total
+
+    def _steps(self, round: int) -> list[Step]:
+        """A round's clients: those with equally large batches go in one call, as far as it can hold them."""
+        groups: defaultdict[int, list[int]] = defaultdict(list)
+        for client in self.schedule.participants(round):
+            groups[self.schedule.size(client)].append(client)
+        at_once = min(_CLIENTS, max(1, _NUMBERS // self.task.size))
+        return [
+            (members[first : first + at_once], round, 0)
+            for members in groups.values()
+            for first in range(0, len(members), at_once)
+        ]
 
     def state(self) -> dict[str, Tensor]:
         """What the clients' defence remembers."""
@@ -114,28 +123,40 @@ class LocalClients:
         total = torch.zeros_like(before)
         try:
             for step in range(self.training.local_steps):
-                samples = self.schedule.batch(client, round, step)[None]
-                gradient = self._protect(samples, round, step, [client]).flat()[0]
+                gradient = self._protect(([client], round, step)).flat()[0]
                 total += self.training.lr * gradient
                 set_parameters(self.task, before - total)
         finally:
             set_parameters(self.task, before)
         return total
 
-    def _protect(self, samples: Tensor, round: int, step: int, clients: list[int]) -> Update:
-        """The update of `samples [V, B]`, which are also the ids by which a defence remembers them."""
-        here = samples.to(self.pictures.device)
-        x = self.pictures[here].to(self._like.dtype) / 255
+    def _protect(self, step: Step, ahead: Step | None = None) -> Update:
+        """The update of a step's clients; while a GPU works on it, the data of step `ahead` are loaded."""
+        clients, round, number = step
+        ids, x, y = self._loaded[1] if self._loaded[0] == step else self._load(step)
+
+        def meanwhile() -> None:
+            if ahead is not None:
+                self._loaded = ahead, self._load(ahead)
+
         drawn = None
         if self.seed is not None and not self.defense.keyed:
-            drawn = derived(self.seed, "noise", round, step, clients)
-        return self.defense.protect_checked(self.task, x, self.labels[here], ids=here, seed=drawn)
+            drawn = derived(self.seed, "noise", round, number, clients)
+        return self.defense.protect_checked(self.task, x, y, ids=ids, seed=drawn, meanwhile=meanwhile)
+
+    def _load(self, step: Step) -> tuple[Tensor, Tensor, Tensor]:
+        """The samples `[V, B]` of a step, which are also the ids by which a defence remembers them; x; y."""
+        clients, round, number = step
+        rows = torch.stack([self.schedule.batch(client, round, number) for client in clients])
+        here = rows.to(self.pictures.device)
+        return here, self.pictures[here].to(self._like.dtype) / 255, self.labels[here]
 
 
 def set_parameters(task: Task, flat: Tensor) -> None:
     """Give the model of `task` the parameters `flat [N]`."""
-    values, parts = task.parameters(), unflatten(task, flat[None])
-    torch._foreach_copy_(list(values.values()), [parts[name][0] for name in values])
+    values = list(task.parameters().values())
+    pieces = torch.split(flat, [value.numel() for value in values])
+    torch._foreach_copy_(values, [p.view_as(value) for p, value in zip(pieces, values, strict=True)])
 
 
 def get_parameters(task: Task) -> Tensor:

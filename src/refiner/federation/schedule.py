@@ -56,6 +56,8 @@ class Schedule:
             if not len(part):
                 raise DataError(f"client {client} has no samples")
         self.parts = [part.cpu() for part in parts]
+        self._sizes = [min(training.batch, len(part)) for part in parts]
+        self._steps = [len(part) // size for part, size in zip(parts, self._sizes, strict=True)]
         self.training = training
         self._seed = training.seed or 0
         self._orders: dict[int, tuple[int, Tensor]] = {}
@@ -64,12 +66,14 @@ class Schedule:
         """The clients of a round, counted from 1, in rising order."""
         return participants(self.training, round, self.training.clients)
 
+    def size(self, client: int) -> int:
+        """How many samples each of a client's batches has."""
+        return self._sizes[client]
+
     def batch(self, client: int, round: int, step: int = 0) -> Tensor:
         """The samples of a client's local step."""
-        part = self.parts[client]
-        size = min(self.training.batch, len(part))
-        steps = len(part) // size
-        pass_number, place = divmod((round - 1) * self.training.local_steps + step, steps)
+        size = self._sizes[client]
+        pass_number, place = divmod((round - 1) * self.training.local_steps + step, self._steps[client])
         return self._order(client, pass_number)[place * size : (place + 1) * size]
 
     def _order(self, client: int, pass_number: int) -> Tensor:

@@ -15,29 +15,40 @@ def test_recalls_the_last_value_of_the_most_recent_samples(batches: list[list[in
     for batch in batches:
         values = torch.arange(count, count + len(batch))[:, None]
         count += len(batch)
-        memory.store(batch, values)
+        memory.store(torch.tensor(batch), values)
         for sample, value in zip(batch, values[:, 0].tolist(), strict=True):
             model.pop(sample, None)
             model[sample] = value
             while len(model) > 4:
                 model.pop(next(iter(model)))
-    known, values = memory.recall(range(10), like=torch.zeros(10, 1))
+    expect(memory, model)
+    state, again = memory.state(), Memory(capacity=4)
+    assert state["ids"].tolist() == list(model)
+    again.restore(state)
+    expect(again, model)
+
+
+def expect(memory: Memory, model: dict[int, float]) -> None:
+    known, values = memory.recall(torch.arange(10), like=torch.zeros(10, 1))
     assert {i for i in range(10) if known[i]} == set(model)
     assert all(values[i].item() == value for i, value in model.items())
     assert len(memory) == len(model)
 
 
+ONE = torch.tensor([1])
+
+
 def test_other_shapes_start_anew() -> None:
     memory = Memory(capacity=2)
-    memory.store([1], torch.zeros(1, 3))
-    memory.store([2], torch.zeros(1, 4))
-    assert memory.recall([1, 2], like=torch.zeros(2, 4))[0] == [False, True]
+    memory.store(ONE, torch.zeros(1, 3))
+    memory.store(ONE + 1, torch.zeros(1, 4))
+    assert memory.recall(torch.tensor([1, 2]), like=torch.zeros(2, 4))[0].tolist() == [False, True]
 
 
 def test_nothing_is_known_to_an_empty_memory_or_in_another_shape_or_type() -> None:
     memory = Memory(capacity=2)
-    assert not any(memory.recall([1], like=torch.zeros(1, 3))[0])
-    memory.store([1], torch.zeros(1, 3))
-    assert all(memory.recall([1], like=torch.zeros(1, 3))[0])
-    assert not any(memory.recall([1], like=torch.zeros(1, 4))[0])
-    assert not any(memory.recall([1], like=torch.zeros(1, 3).double())[0])
+    assert not memory.recall(ONE, like=torch.zeros(1, 3))[0].any()
+    memory.store(ONE, torch.zeros(1, 3))
+    assert memory.recall(ONE, like=torch.zeros(1, 3))[0].all()
+    assert not memory.recall(ONE, like=torch.zeros(1, 4))[0].any()
+    assert not memory.recall(ONE, like=torch.zeros(1, 3).double())[0].any()

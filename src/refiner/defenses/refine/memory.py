@@ -1,76 +1,103 @@
 """What a client remembers between rounds, in memory only: robust data by sample id, the oldest forgotten."""
 
-from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 
 class Memory:
-    """Robust data of at most `capacity` samples.
+    """Robust data of at most `capacity` samples, all of it on the device of the data.
 
     >>> memory = Memory(capacity=2)
-    >>> memory.store([1, 2, 3], torch.arange(3.0)[:, None])
-    >>> known, values = memory.recall([1, 3], like=torch.zeros(2, 1))
-    >>> known, values[1].tolist()
+    >>> memory.store(torch.tensor([1, 2, 3]), torch.arange(3.0)[:, None])
+    >>> known, values = memory.recall(torch.tensor([1, 3]), like=torch.zeros(2, 1))
+    >>> known.tolist(), values[1].tolist()
     ([False, True], [2.0])
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self._slots: OrderedDict[int, int] = OrderedDict()
-        self._values = torch.empty(0)
+        self._start(torch.empty(0))
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self._ids)
 
-    def store(self, ids: Sequence[int], values: Tensor) -> None:
-        """Keep `values [N, ...]` under `ids`; values of another kind than before start anew."""
+    def store(self, ids: Tensor, values: Tensor) -> None:
+        """Keep `values [N, ...]` under `ids [N]`; values of another kind than before start anew."""
         if not self._fits(values):
-            self._slots.clear()
-            self._values = values.new_empty((0, *values.shape[1:]))
-        slots = [self._slot(sample) for sample in ids]
-        missing = len(self._slots) - len(self._values)
-        if missing > 0:
-            room = min(self.capacity, max(len(self._slots), 2 * len(self._values))) - len(self._values)
-            self._values = torch.cat([self._values, values.new_empty((room, *values.shape[1:]))])
-        # A slot or an id that comes twice belongs to its last position.
-        owners = dict(zip(slots, range(len(slots)), strict=True))
-        if len(owners) < len(slots):
-            slots, values = list(owners), values[list(owners.values())]
-        self._values.index_copy_(0, torch.tensor(slots).to(values.device), values.detach())
+            self._start(values)
+        rising, order = ids.sort(stable=True)
+        last = torch.ones_like(rising, dtype=torch.bool)
+        last[:-1] = rising[1:] != rising[:-1]
+        known, slots = self._find(ids)
+        # One look at the GPU, which waits for it.
+        repeated, fresh = torch.stack([(~last).sum(), (~known).sum()]).tolist()
+        if repeated or len(ids) > self.capacity:
+            # An id that comes twice has its last value.
+            kept = order[last].sort().values[-self.capacity :]
+            return self.store(ids[kept], values[kept])
+        now = torch.arange(len(ids), device=ids.device) + self._clock
+        self._clock += len(ids)
+        if fresh:
+            self._ages[slots[known]] = now[known]
+            slots[~known] = self._room(fresh)
+            self._ids[slots] = ids
+            self._rising, self._places = self._ids.sort()
+        self._ages[slots] = now
+        self._values.index_copy_(0, slots, values.detach())
 
-    def recall(self, ids: Sequence[int], like: Tensor) -> tuple[list[bool], Tensor]:
+    def recall(self, ids: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
         """Which `ids` are known, and their values, shaped as `like [N, ...]` (no meaning where unknown)."""
         if not len(self) or not self._fits(like):
-            return [False] * len(ids), like
-        slots = [self._slots.get(sample, -1) for sample in ids]
-        return [slot >= 0 for slot in slots], self._values[torch.tensor(slots).to(like.device).clamp_min(0)]
+            return torch.zeros_like(ids, dtype=torch.bool), like
+        known, slots = self._find(ids)
+        return known, self._values[slots]
 
     def state(self) -> dict[str, Tensor]:
         """All that is remembered, the oldest first; empty if nothing is."""
-        if not self._slots:
+        if not len(self):
             return {}
-        slots = torch.tensor(list(self._slots.values())).to(self._values.device)
-        return {"ids": torch.tensor(list(self._slots)), "values": self._values[slots]}
+        order = self._ages.argsort()
+        return {"ids": self._ids[order], "values": self._values[order]}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Remember what `state` held, and nothing else."""
-        self._slots.clear()
-        self._values = torch.empty(0)
+        self._start(torch.empty(0))
         if state:
-            self.store(state["ids"].tolist(), state["values"])
+            self.store(state["ids"].to(state["values"].device), state["values"])
+
+    def _start(self, like: Tensor) -> None:
+        self._values = like.new_empty((0, *like.shape[1:]))
+        """By slot, with room for more."""
+        self._ids = torch.empty(0, dtype=torch.long, device=like.device)
+        self._ages = torch.empty_like(self._ids)
+        """When each was stored."""
+        self._rising, self._places = self._ids, self._ids
+        """The ids in rising order, and where each is."""
+        self._clock: int = 0
 
     def _fits(self, values: Tensor) -> bool:
         held = self._values
         return (held.shape[1:], held.dtype, held.device) == (values.shape[1:], values.dtype, values.device)
 
-    def _slot(self, sample: int) -> int:
-        slot = self._slots.get(sample)
-        if slot is not None:
-            self._slots.move_to_end(sample)
-            return slot
-        full = len(self._slots) >= self.capacity
-        self._slots[sample] = slot = self._slots.popitem(last=False)[1] if full else len(self._slots)
-        return slot
+    def _find(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Which ids are known, and the slots of those that are."""
+        if not len(self):
+            return torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids)
+        at = torch.searchsorted(self._rising, ids).clamp_max(len(self) - 1)
+        return self._rising[at] == ids, self._places[at]
+
+    def _room(self, count: int) -> Tensor:
+        """Slots for so many new samples: those behind the last, then those of the oldest."""
+        held = len(self)
+        total = min(self.capacity, held + count)
+        behind = torch.arange(held, total, device=self._ids.device)
+        oldest = self._ages.argsort()[: count - len(behind)]
+        if len(behind):
+            self._ids, self._ages = torch.cat([self._ids, behind]), torch.cat([self._ages, behind])
+            if total > len(self._values):
+                room = min(self.capacity, max(total, 2 * len(self._values))) - len(self._values)
+                more = self._values.new_empty((room, *self._values.shape[1:]))
+                self._values = torch.cat([self._values, more])
+        return torch.cat([behind, oldest])
