@@ -35,22 +35,26 @@ def timed(call: Callable[[], object], device: str, at_least: float = 0.5) -> flo
 
 
 def timed_in_turn(calls: list[Callable[[], object]], device: str, at_least: float = 0.5) -> list[float]:
-    """Median milliseconds of each call, warmed up; in turn, so that a clock that changes changes them all."""
-    for call in calls * 3:
-        call()
-    spent: list[list[float]] = []
+    """Median milliseconds of each call, warmed up.
+
+    Some of the one, then some of the other, and so on: a clock that changes changes them all, and a call finds
+    in the caches what the same call before it left there, as in a training.
+    """
+    spent: list[list[float]] = [[] for _ in calls]
     began = time.perf_counter()
-    while len(spent) < 5 or (time.perf_counter() - began < at_least * len(calls) and len(spent) < 50):
-        spent.append([])
-        for call in calls:
-            if device == "cuda":
-                torch.cuda.synchronize()
-            start = time.perf_counter()
-            call()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            spent[-1].append(1000 * (time.perf_counter() - start))
-    return [sorted(column)[len(column) // 2] for column in zip(*spent, strict=True)]
+    while len(spent[0]) < 10 or (time.perf_counter() - began < at_least * len(calls) and len(spent[0]) < 50):
+        for call, own in zip(calls, spent, strict=True):
+            for _ in range(3):
+                call()
+            for _ in range(5):
+                if device == "cuda":
+                    torch.cuda.synchronize()
+                start = time.perf_counter()
+                call()
+                if device == "cuda":
+                    torch.cuda.synchronize()
+                own.append(1000 * (time.perf_counter() - start))
+    return [sorted(own)[len(own) // 2] for own in spent]
 
 
 def peak(call: Callable[[], object]) -> float:

@@ -190,12 +190,18 @@ class Task:
     def _state(self) -> dict[str, Tensor]:
         live: dict[str, Tensor] = {}
         met: set[int] = set()
-        # As `named_parameters` and `named_buffers` name them, of which each walks through all modules.
-        for prefix, module in self.model.named_modules():
+
+        # As `named_parameters` and `named_buffers` name them, which each walk through all modules, slowly.
+        def visit(module: nn.Module, prefix: str) -> None:
             for key, value in (*module._parameters.items(), *module._buffers.items()):
                 if value is not None and id(value) not in met:
                     met.add(id(value))
-                    live[f"{prefix}.{key}" if prefix else key] = value.detach()
+                    live[prefix + key] = value.detach()
+            for key, child in module._modules.items():
+                if child is not None:
+                    visit(child, f"{prefix}{key}.")
+
+        visit(self.model, "")
         return {name: value for name, value in live.items() if name not in self._dropped}
 
 

@@ -10,7 +10,6 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
-from torch.nn.utils import get_total_norm
 
 from refiner.errors import DataError, ProtectionError
 from refiner.files import write_whole
@@ -39,8 +38,8 @@ class Update:
         if _permit is not _PERMIT:
             raise ProtectionError("an Update is made by a defence: call its protect(task, x, y)")
         # One look at all of them: each look at a single one would wait for the GPU.
-        tallest = get_total_norm([t for t in tensors.values() if t.numel()], math.inf)
-        if not tensors or not bool(tallest.isfinite()):
+        tallest = torch._foreach_norm([t for t in tensors.values() if t.numel()], math.inf)
+        if not tallest or not bool(torch.stack(tallest).isfinite().all()):
             raise ProtectionError(f"{defense} made values that are not finite; nothing leaves")
         if samples < 1:
             raise DataError(f"samples = {samples}: expected an integer ≥ 1")

@@ -148,24 +148,26 @@ class Refiner(Settings, Defense):
             confirm()
         return tensors, robust
 
-    def _begin(self, x: Tensor, names: Tensor, remembered: Tensor | None, key: Tensor) -> tuple[Tensor, int]:
-        """Where the search starts, and how long it may last."""
-        some = False
+    def _begin(
+        self, x: Tensor, names: Tensor, remembered: Tensor | None, key: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Where the search starts, and the slots of its samples in the memory if it holds them all."""
+        count = 0
         if remembered is not None:
-            found, earlier = self._memory.recall(remembered, like=x.flatten(0, 1))
-            some, every = torch.stack([found.any(), found.all()]).tolist()
-            if every:
-                return earlier.view_as(x), -(-self.iterations // 2)
+            found, slots = self._memory.find(remembered, like=x.flatten(0, 1))
+            count = int(found.sum())
+            if count == len(found):
+                return self._memory.recall(slots).view_as(x), slots
 
         def blend(x: Tensor, names: Tensor, key: Tensor) -> tuple[Tensor]:
             drawn = uniform(key, names, tuple(x.shape[2:]), x.dtype)
             return (start(self.start, x, drawn, self.alpha, *self.input_range),)
 
         (begin,) = self._captured("begin", blend, [x, names, key])
-        if some:
+        if count:
             known = found.view(*x.shape[:2], *(1 for _ in x.shape[2:]))
-            begin = torch.where(known, earlier.view_as(x), begin)
-        return begin, self.iterations
+            begin = torch.where(known, self._memory.recall(slots).view_as(x), begin)
+        return begin, None
 
     def _craft_chunk(
         self, task: Task, noise: NoiseSource, x: Tensor, y: Tensor, ids: Tensor | None
@@ -178,7 +180,8 @@ class Refiner(Settings, Defense):
         # would carry the old picture into the new upload.
         known = names if ids is None else names ^ (ids * _IDS)
         remembered = known.flatten() if remembers else None
-        begin, iterations = self._begin(x, names, remembered, noise.key.to(x.device))
+        begin, slots = self._begin(x, names, remembered, noise.key.to(x.device))
+        iterations = self.iterations if slots is None else -(-self.iterations // 2)
         sign = x.new_ones(len(x))
         if self.random_sign:
             if x.shape[1] > 1:
@@ -205,7 +208,10 @@ class Refiner(Settings, Defense):
                     "the model hardly feels the noise; nothing leaves"
                 )
             # What is not finite is refused later; remembered, it would spoil all later rounds of its samples.
-            if remembered is not None and sound:
+            if slots is not None and sound:
+                # A sample that comes twice has the same robust data twice.
+                self._memory.renew(slots, robust.flatten(0, 1))
+            elif remembered is not None and sound:
                 self._memory.store(remembered, robust.flatten(0, 1))
 
         return upload, robust, confirm

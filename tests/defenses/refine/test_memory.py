@@ -7,15 +7,22 @@ from hypothesis import strategies as st
 from refiner.defenses.refine.memory import Memory
 
 
-@given(batches=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), min_size=1, max_size=8))
-def test_recalls_the_last_value_of_the_most_recent_samples(batches: list[list[int]]) -> None:
+@given(
+    batches=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), min_size=1, max_size=8),
+    renewed=st.booleans(),
+)
+def test_recalls_the_last_value_of_the_most_recent_samples(batches: list[list[int]], renewed: bool) -> None:
     memory = Memory(capacity=4)
     model: dict[int, float] = {}
     count = 0.0
     for batch in batches:
         values = torch.arange(count, count + len(batch))[:, None]
         count += len(batch)
-        memory.store(torch.tensor(batch), values)
+        known, slots = memory.find(torch.tensor(batch), like=values)
+        if renewed and known.all() and len(set(batch)) == len(batch):
+            memory.renew(slots, values)
+        else:
+            memory.store(torch.tensor(batch), values)
         for sample, value in zip(batch, values[:, 0].tolist(), strict=True):
             model.pop(sample, None)
             model[sample] = value
@@ -29,7 +36,8 @@ def test_recalls_the_last_value_of_the_most_recent_samples(batches: list[list[in
 
 
 def expect(memory: Memory, model: dict[int, float]) -> None:
-    known, values = memory.recall(torch.arange(10), like=torch.zeros(10, 1))
+    known, slots = memory.find(torch.arange(10), like=torch.zeros(10, 1))
+    values = memory.recall(slots)
     assert {i for i in range(10) if known[i]} == set(model)
     assert all(values[i].item() == value for i, value in model.items())
     assert len(memory) == len(model)
@@ -42,13 +50,13 @@ def test_other_shapes_start_anew() -> None:
     memory = Memory(capacity=2)
     memory.store(ONE, torch.zeros(1, 3))
     memory.store(ONE + 1, torch.zeros(1, 4))
-    assert memory.recall(torch.tensor([1, 2]), like=torch.zeros(2, 4))[0].tolist() == [False, True]
+    assert memory.find(torch.tensor([1, 2]), like=torch.zeros(2, 4))[0].tolist() == [False, True]
 
 
 def test_nothing_is_known_to_an_empty_memory_or_in_another_shape_or_type() -> None:
     memory = Memory(capacity=2)
-    assert not memory.recall(ONE, like=torch.zeros(1, 3))[0].any()
+    assert not memory.find(ONE, like=torch.zeros(1, 3))[0].any()
     memory.store(ONE, torch.zeros(1, 3))
-    assert memory.recall(ONE, like=torch.zeros(1, 3))[0].all()
-    assert not memory.recall(ONE, like=torch.zeros(1, 4))[0].any()
-    assert not memory.recall(ONE, like=torch.zeros(1, 3).double())[0].any()
+    assert memory.find(ONE, like=torch.zeros(1, 3))[0].all()
+    assert not memory.find(ONE, like=torch.zeros(1, 4))[0].any()
+    assert not memory.find(ONE, like=torch.zeros(1, 3).double())[0].any()

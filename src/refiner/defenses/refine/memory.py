@@ -11,8 +11,8 @@ class Memory:
 
     >>> memory = Memory(capacity=2)
     >>> memory.store(torch.tensor([1, 2, 3]), torch.arange(3.0)[:, None])
-    >>> known, values = memory.recall(torch.tensor([1, 3]), like=torch.zeros(2, 1))
-    >>> known.tolist(), values[1].tolist()
+    >>> known, slots = memory.find(torch.tensor([1, 3]), like=torch.zeros(2, 1))
+    >>> known.tolist(), memory.recall(slots)[1].tolist()
     ([False, True], [2.0])
     """
 
@@ -37,22 +37,28 @@ class Memory:
             # An id that comes twice has its last value.
             kept = order[last].sort().values[-self.capacity :]
             return self.store(ids[kept], values[kept])
-        now = torch.arange(len(ids), device=ids.device) + self._clock
-        self._clock += len(ids)
         if fresh:
-            self._ages[slots[known]] = now[known]
+            self._ages[slots[known]] = self._clock
             slots[~known] = self._room(fresh)
             self._ids[slots] = ids
             self._rising, self._places = self._ids.sort()
-        self._ages[slots] = now
-        self._values.index_copy_(0, slots, values.detach())
+        self.renew(slots, values)
 
-    def recall(self, ids: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Which `ids` are known, and their values, shaped as `like [N, ...]` (no meaning where unknown)."""
-        if not len(self) or not self._fits(like):
-            return torch.zeros_like(ids, dtype=torch.bool), like
-        known, slots = self._find(ids)
-        return known, self._values[slots]
+    def find(self, ids: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Which `ids [N]` are known with values like `like [N, ...]`, and the slots of those that are."""
+        if not self._fits(like):
+            return torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids)
+        return self._find(ids)
+
+    def recall(self, slots: Tensor) -> Tensor:
+        """The values in slots that `find` gave."""
+        return self._values[slots]
+
+    def renew(self, slots: Tensor, values: Tensor) -> None:
+        """Put new values into slots that `find` gave, if nothing was stored since."""
+        self._ages[slots] = torch.arange(self._clock, self._clock + len(slots), device=slots.device)
+        self._clock += len(slots)
+        self._values.index_copy_(0, slots, values.detach())
 
     def state(self) -> dict[str, Tensor]:
         """All that is remembered, the oldest first; empty if nothing is."""
