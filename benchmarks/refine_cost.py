@@ -37,8 +37,8 @@ def timed(call: Callable[[], object], device: str, at_least: float = 0.5) -> flo
 def timed_in_turn(calls: list[Callable[[], object]], device: str, at_least: float = 0.5) -> list[float]:
     """Median milliseconds of each call, warmed up.
 
-    Some of the one, then some of the other, and so on: a clock that changes changes them all, and a call finds
-    in the caches what the same call before it left there, as in a training.
+    Some of the one, then some of the other, and so on: a clock that changes changes them all, and a call
+    finds in the caches what the same call before it left there, as in a training.
     """
     spent: list[list[float]] = [[] for _ in calls]
     began = time.perf_counter()

@@ -38,8 +38,8 @@ class Update:
         if _permit is not _PERMIT:
             raise ProtectionError("an Update is made by a defence: call its protect(task, x, y)")
         # One look at all of them: each look at a single one would wait for the GPU.
-        tallest = torch._foreach_norm([t for t in tensors.values() if t.numel()], math.inf)
-        if not tallest or not bool(torch.stack(tallest).isfinite().all()):
+        values = [t for t in tensors.values() if t.numel()]
+        if not values or not bool(torch.stack(torch._foreach_norm(values, math.inf)).isfinite().all()):
             raise ProtectionError(f"{defense} made values that are not finite; nothing leaves")
         if samples < 1:
             raise DataError(f"samples = {samples}: expected an integer ≥ 1")
