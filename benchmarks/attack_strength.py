@@ -32,7 +32,7 @@ from refiner.defenses import NoDefense
 from refiner.metrics import assign, lpips, psnr, ssim
 from refiner.models import NAMES, build
 
-WEIGHTS = (1e-2, 1e-3, 1e-4, 1e-5)
+WEIGHTS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 ATTACKS: dict[str, Attack] = {
     "dlg": DLG(),
     "idlg": IDLG(),

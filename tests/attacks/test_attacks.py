@@ -20,8 +20,9 @@ from refiner.attacks import (
     matching,
     parametrisation,
 )
-from refiner.attacks.search import Search
+from refiner.attacks.search import FirstOrder, Search
 from refiner.core import Task
+from refiner.core.optim import Adam
 from refiner.data import load_sample
 from refiner.defenses import NoDefense
 from refiner.errors import DataError, SettingError, ThreatModelError
@@ -135,6 +136,29 @@ def test_a_victim_that_diverges_is_frozen_and_the_others_go_on(name: str, light:
     assert bool(broken.x.isfinite().all())
     sound = attack.reconstruct(light, threat=ALL)
     torch.testing.assert_close(broken.x[[0, 2]], sound.x[[0, 2]], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("at", [1, 7])
+def test_a_guess_that_diverges_on_its_way_stands_still(at: int) -> None:
+    calls = 0
+
+    def evaluate(z: Tensor) -> tuple[Tensor, Tensor]:
+        nonlocal calls
+        calls += 1
+        value = z.square().flatten(1).sum(1)
+        # Once, and for the second guess alone.
+        value[1] += torch.nan if calls == at else 0
+        return value, 2 * z
+
+    walk = FirstOrder(Adam(lr=0.1), (), 20, lambda z: z)
+    search = walk.begin(torch.ones(2, 3), evaluate)
+    stood = walk.advance(search, evaluate, 0, at)
+    end = walk.advance(stood, evaluate, at, 20)
+    assert end.diverged.tolist() == [False, True]
+    assert torch.equal(end.z[1], stood.z[1])
+    assert bool((end.z[0].abs() < stood.z[0].abs()).all())
+    # The best is from before it diverged, even if later values are lower.
+    assert float(end.best[1]) == pytest.approx(float(end.best_z[1].square().sum()) if at > 1 else torch.inf)
 
 
 def test_restarts_are_chosen_by_the_objective(light: Observation) -> None:
