@@ -1,6 +1,7 @@
 """An update is made by a defence alone, keeps every bit on its way, and carries nothing that undoes it."""
 
 import json
+import math
 import re
 import struct
 from collections.abc import Mapping
@@ -229,3 +230,36 @@ def test_the_file_holds_neither_seed_nor_secret_nor_raw_gradient(tmp_path: Path)
     for name, value in raw.items():
         assert value.numpy().tobytes() not in whole, name
         assert not torch.allclose(update.tensors[name], value, rtol=1e-3), name
+
+
+SHAPES = st.lists(st.lists(st.integers(1, 3), max_size=3).map(tuple), min_size=1, max_size=4)
+
+
+@given(shapes=SHAPES, victims=st.integers(1, 3), odd=st.sampled_from(["", "order", "copy", "gap", "dtype"]))
+def test_flat_is_what_the_tensors_are_whose_ever_memory_they_share(
+    shapes: list[tuple[int, ...]], victims: int, odd: str
+) -> None:
+    sizes = [math.prod(shape) for shape in shapes]
+    matrix = torch.arange(float(victims * (sum(sizes) + 1))).view(victims, -1)
+    pieces = torch.split(matrix[:, odd == "gap" :][:, : sum(sizes)], sizes, dim=1)
+    tensors = [piece.view(victims, *shape) for piece, shape in zip(pieces, shapes, strict=True)]
+    if odd == "order":
+        tensors.reverse()
+    elif odd == "copy":
+        tensors[-1] = tensors[-1] + 1
+    elif odd == "dtype":
+        tensors[-1] = tensors[-1].double()
+    update = seal({str(i): t for i, t in enumerate(tensors)}, samples=1, defense="none", settings={})
+    assert torch.equal(
+        update.flat(), torch.cat([t.flatten(1) if t.ndim > 1 else t[:, None] for t in tensors], 1)
+    )
+    tensors[0][0] = torch.nan
+    with pytest.raises(ProtectionError):
+        seal({str(i): t for i, t in enumerate(tensors)}, samples=1, defense="none", settings={})
+
+
+def test_a_whole_matrix_in_parts_is_not_copied() -> None:
+    matrix = torch.rand(2, 10)
+    parts = {"a": matrix[:, :6].view(2, 3, 2), "b": matrix[:, 6:]}
+    flat = seal(parts, samples=1, defense="none", settings={}).flat()
+    assert torch.equal(flat, matrix) and flat.data_ptr() == matrix.data_ptr()

@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import torch
@@ -38,7 +38,8 @@ class Update:
         if _permit is not _PERMIT:
             raise ProtectionError("an Update is made by a defence: call its protect(task, x, y)")
         # One look at all of them: each look at a single one would wait for the GPU.
-        values = [t for t in tensors.values() if t.numel()]
+        self._flat = _together([*tensors.values()])
+        values = [t for t in tensors.values() if t.numel()] if self._flat is None else [self._flat]
         if not values or not bool(torch.stack(torch._foreach_norm(values, math.inf)).isfinite().all()):
             raise ProtectionError(f"{defense} made values that are not finite; nothing leaves")
         if samples < 1:
@@ -71,7 +72,9 @@ class Update:
         return {name: t.shape[1:] for name, t in self.tensors.items()}
 
     def flat(self) -> Tensor:
-        """All values as one matrix `[V, N]`."""
+        """All values as one matrix `[V, N]`; to be read, it may be the tensors' own memory."""
+        if self._flat is not None:
+            return self._flat
         return torch.cat([t[:, None].flatten(1) for t in self.tensors.values()], dim=1)
 
     def __repr__(self) -> str:
@@ -113,6 +116,32 @@ class Update:
                 f"update = {str(path)!r}: unreadable ({' '.join(str(error).split())[:120]})"
             ) from error
         return cls(tensors, samples=samples, defense=defense, settings=settings, _permit=_PERMIT)
+
+
+def _together(tensors: Sequence[Tensor]) -> Tensor | None:
+    """The matrix `[V, N]` whose columns, one after another, these tensors `[V, *shape]` are, if there is one.
+
+    >>> matrix = torch.arange(6.0).view(2, 3)
+    >>> _together([matrix[:, :1], matrix[:, 1:]])
+    tensor([[0., 1., 2.],
+            [3., 4., 5.]])
+    >>> _together([matrix[:, :1], matrix[:, 2:]])
+    """
+    if not tensors or not tensors[0].numel():
+        return None
+    first = tensors[0]
+    victims, width, place = len(first), first.element_size(), first.data_ptr()
+    size = sum(t.numel() for t in tensors) // victims
+    for t in tensors:
+        count = t.numel() // victims
+        dense, left = [size], count
+        for side in t.shape[1:]:
+            left //= max(1, side)
+            dense.append(left)
+        if t.data_ptr() != place or t.stride() != tuple(dense) or t.dtype != first.dtype:
+            return None
+        place += width * count
+    return first.detach().as_strided((victims, size), (size, 1))
 
 
 def seal(
