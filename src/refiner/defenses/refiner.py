@@ -15,7 +15,7 @@ from refiner.core.task import Task
 from refiner.core.update import Update
 from refiner.defenses.base import Batch, Defense
 from refiner.defenses.refine.craft import craft
-from refiner.defenses.refine.memory import Memory
+from refiner.defenses.refine.memory import Found, Memory
 from refiner.defenses.refine.settings import Settings
 from refiner.defenses.refine.start import start
 from refiner.errors import DataError, ProtectionError
@@ -150,14 +150,14 @@ class Refiner(Settings, Defense):
 
     def _begin(
         self, x: Tensor, names: Tensor, remembered: Tensor | None, key: Tensor
-    ) -> tuple[Tensor, Tensor | None]:
-        """Where the search starts, and the slots of its samples in the memory if it holds them all."""
+    ) -> tuple[Tensor, Found | None]:
+        """Where the search starts, and where the memory has its samples if it holds them all."""
         count = 0
         if remembered is not None:
-            found, slots = self._memory.find(remembered, like=x.flatten(0, 1))
-            count = int(found.sum())
-            if count == len(found):
-                return self._memory.recall(slots).view_as(x), slots
+            found = self._memory.find(remembered, like=x.flatten(0, 1))
+            count = int(found.known.sum())
+            if count == len(remembered):
+                return self._memory.recall(found).view_as(x), found
 
         def blend(x: Tensor, names: Tensor, key: Tensor) -> tuple[Tensor]:
             drawn = uniform(key, names, tuple(x.shape[2:]), x.dtype)
@@ -165,8 +165,8 @@ class Refiner(Settings, Defense):
 
         (begin,) = self._captured("begin", blend, [x, names, key])
         if count:
-            known = found.view(*x.shape[:2], *(1 for _ in x.shape[2:]))
-            begin = torch.where(known, self._memory.recall(slots).view_as(x), begin)
+            known = found.known.view(*x.shape[:2], *(1 for _ in x.shape[2:]))
+            begin = torch.where(known, self._memory.recall(found).view_as(x), begin)
         return begin, None
 
     def _craft_chunk(
@@ -180,8 +180,8 @@ class Refiner(Settings, Defense):
         # would carry the old picture into the new upload.
         known = names if ids is None else names ^ (ids * _IDS)
         remembered = known.flatten() if remembers else None
-        begin, slots = self._begin(x, names, remembered, noise.key.to(x.device))
-        iterations = self.iterations if slots is None else -(-self.iterations // 2)
+        begin, found = self._begin(x, names, remembered, noise.key.to(x.device))
+        iterations = self.iterations if found is None else -(-self.iterations // 2)
         sign = x.new_ones(len(x))
         if self.random_sign:
             if x.shape[1] > 1:
@@ -208,10 +208,7 @@ class Refiner(Settings, Defense):
                     "the model hardly feels the noise; nothing leaves"
                 )
             # What is not finite is refused later; remembered, it would spoil all later rounds of its samples.
-            if slots is not None and sound:
-                # A sample that comes twice has the same robust data twice.
-                self._memory.renew(slots, robust.flatten(0, 1))
-            elif remembered is not None and sound:
-                self._memory.store(remembered, robust.flatten(0, 1))
+            if remembered is not None and sound:
+                self._memory.store(remembered, robust.flatten(0, 1), found)
 
         return upload, robust, confirm

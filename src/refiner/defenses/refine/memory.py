@@ -1,9 +1,21 @@
 """What a client remembers between rounds, in memory only: robust data by sample id, the oldest forgotten."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+
+class Found(NamedTuple):
+    """What a memory knows of some samples."""
+
+    known: Tensor
+    """`[N]`: whether it holds each."""
+    slots: Tensor
+    """`[N]`: where, for those it holds."""
+    version: int
+    """Of the memory, which changes when samples come or go."""
 
 
 class Memory:
@@ -11,26 +23,33 @@ class Memory:
 
     >>> memory = Memory(capacity=2)
     >>> memory.store(torch.tensor([1, 2, 3]), torch.arange(3.0)[:, None])
-    >>> known, slots = memory.find(torch.tensor([1, 3]), like=torch.zeros(2, 1))
-    >>> known.tolist(), memory.recall(slots)[1].tolist()
+    >>> found = memory.find(torch.tensor([1, 3]), like=torch.zeros(2, 1))
+    >>> found.known.tolist(), memory.recall(found)[1].tolist()
     ([False, True], [2.0])
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
+        self._version = 0
         self._start(torch.empty(0))
 
     def __len__(self) -> int:
         return len(self._ids)
 
-    def store(self, ids: Tensor, values: Tensor) -> None:
-        """Keep `values [N, ...]` under `ids [N]`; values of another kind than before start anew."""
+    def store(self, ids: Tensor, values: Tensor, found: Found | None = None) -> None:
+        """Keep `values [N, ...]` under `ids [N]`; values of another kind than before start anew.
+
+        `found` may be given if `find` knew all of these ids: it saves the search for them. An id that comes
+        twice then has one of its values; robust data of one sample are the same wherever it stands.
+        """
+        if found is not None and found.version == self._version:
+            return self._renew(found.slots, values)
         if not self._fits(values):
             self._start(values)
         rising, order = ids.sort(stable=True)
         last = torch.ones_like(rising, dtype=torch.bool)
         last[:-1] = rising[1:] != rising[:-1]
-        known, slots = self._find(ids)
+        known, slots, _ = self._find(ids)
         # One look at the GPU, which waits for it.
         repeated, fresh = torch.stack([(~last).sum(), (~known).sum()]).tolist()
         if repeated or len(ids) > self.capacity:
@@ -42,23 +61,18 @@ class Memory:
             slots[~known] = self._room(fresh)
             self._ids[slots] = ids
             self._rising, self._places = self._ids.sort()
-        self.renew(slots, values)
+            self._version += 1
+        self._renew(slots, values)
 
-    def find(self, ids: Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Which `ids [N]` are known with values like `like [N, ...]`, and the slots of those that are."""
-        if not self._fits(like):
-            return torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids)
-        return self._find(ids)
+    def find(self, ids: Tensor, like: Tensor) -> Found:
+        """Which `ids [N]` it holds with values like `like [N, ...]`."""
+        if self._fits(like):
+            return self._find(ids)
+        return Found(torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids), self._version)
 
-    def recall(self, slots: Tensor) -> Tensor:
-        """The values in slots that `find` gave."""
-        return self._values[slots]
-
-    def renew(self, slots: Tensor, values: Tensor) -> None:
-        """Put new values into slots that `find` gave, if nothing was stored since."""
-        self._ages[slots] = torch.arange(self._clock, self._clock + len(slots), device=slots.device)
-        self._clock += len(slots)
-        self._values.index_copy_(0, slots, values.detach())
+    def recall(self, found: Found) -> Tensor:
+        """The values of what was just found; no meaning where a sample is not known."""
+        return self._values[found.slots]
 
     def state(self) -> dict[str, Tensor]:
         """All that is remembered, the oldest first; empty if nothing is."""
@@ -82,17 +96,23 @@ class Memory:
         self._rising, self._places = self._ids, self._ids
         """The ids in rising order, and where each is."""
         self._clock: int = 0
+        self._version += 1
 
     def _fits(self, values: Tensor) -> bool:
         held = self._values
         return (held.shape[1:], held.dtype, held.device) == (values.shape[1:], values.dtype, values.device)
 
-    def _find(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Which ids are known, and the slots of those that are."""
+    def _find(self, ids: Tensor) -> Found:
         if not len(self):
-            return torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids)
+            return Found(torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids), self._version)
         at = torch.searchsorted(self._rising, ids).clamp_max(len(self) - 1)
-        return self._rising[at] == ids, self._places[at]
+        return Found(self._rising[at] == ids, self._places[at], self._version)
+
+    def _renew(self, slots: Tensor, values: Tensor) -> None:
+        """Put new values into slots; they are the youngest now."""
+        self._ages[slots] = torch.arange(self._clock, self._clock + len(slots), device=slots.device)
+        self._clock += len(slots)
+        self._values.index_copy_(0, slots, values.detach())
 
     def _room(self, count: int) -> Tensor:
         """Slots for so many new samples: those behind the last, then those of the oldest."""
