@@ -16,7 +16,7 @@ from torch import Tensor
 
 from refiner.core.gradients import gradients
 from refiner.core.task import Task
-from refiner.core.update import Update, seal
+from refiner.core.update import Update, _together, seal
 from refiner.defenses.none import NoDefense
 from refiner.defenses.refiner import Refiner
 from refiner.errors import DataError, ProtectionError
@@ -258,8 +258,18 @@ def test_flat_is_what_the_tensors_are_whose_ever_memory_they_share(
         seal({str(i): t for i, t in enumerate(tensors)}, samples=1, defense="none", settings={})
 
 
-def test_a_whole_matrix_in_parts_is_not_copied() -> None:
-    matrix = torch.rand(2, 10)
-    parts = {"a": matrix[:, :6].view(2, 3, 2), "b": matrix[:, 6:]}
+@pytest.mark.parametrize("victims", [1, 2])
+def test_a_whole_matrix_in_parts_is_not_copied(victims: int) -> None:
+    matrix = torch.rand(victims, 10)
+    parts = {"a": matrix[:, :6].view(victims, 3, 2), "b": matrix[:, 6:]}
     flat = seal(parts, samples=1, defense="none", settings={}).flat()
     assert torch.equal(flat, matrix) and flat.data_ptr() == matrix.data_ptr()
+
+
+def test_neighbours_in_memory_are_no_matrix() -> None:
+    memory = torch.arange(32.0)
+    for parts in (
+        [memory.as_strided((1,), (5,)), memory.as_strided((4,), (5,), 1)],
+        [torch.frombuffer(memory.numpy()[:4], dtype=torch.float32).view(1, 4), memory[4:8].view(1, 4)],
+    ):
+        assert _together(parts) is None

@@ -216,3 +216,30 @@ def test_many_clients_go_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = move()
     monkeypatch.setattr(local, "_CLIENTS", 2)
     torch.testing.assert_close(move(), whole)
+
+
+def test_the_next_batch_is_loaded_ahead_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training(rounds=3, clients=2, batch=8)
+
+    def moves(load: Callable[..., Any] | None = None) -> tuple[list[torch.Tensor], list[int]]:
+        schedule = Schedule(parts(20, 20), training)
+        clients = LocalClients.of_study(fresh(), PICTURES, LABELS, schedule, DEFENSES["refiner"])
+        loaded, plain = [], clients._load
+
+        def counted(step: local.Step) -> Any:
+            loaded.append(step[1])
+            return plain(step) if load is None else load(plain, step, len(loaded))
+
+        monkeypatch.setattr(clients, "_load", counted)
+        return [clients.moves(round) for round in (1, 2, 3)], loaded
+
+    def full(plain: Callable[..., Any], step: local.Step, number: int) -> Any:
+        if number == 2:
+            raise torch.OutOfMemoryError
+        return plain(step)
+
+    whole, loaded = moves()
+    assert loaded == [1, 2, 3]  # each once, and none that no round needs
+    again, loaded = moves(full)
+    assert loaded == [1, 2, 2, 3]
+    assert all(torch.equal(a, b) for a, b in zip(whole, again, strict=True))

@@ -36,7 +36,7 @@ class Captured:
             return self._call(key, function, inputs)
 
     def _call(self, key: Hashable, function: Function, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        full = (key, tuple((t.shape, t.dtype, t.device) for t in inputs))
+        full = (key, _mode(), tuple((t.shape, t.dtype, t.device) for t in inputs))
         held = self._seen.get(full)
         if held is None:
             # Kept, so that nothing that the key names by its address can be freed and come back as another.
@@ -48,6 +48,17 @@ class Captured:
         if not isinstance(held, _Recording):
             held = self._seen[full] = _Recording(held, inputs)
         return held.replay(inputs)
+
+
+def _mode() -> tuple[bool, ...]:
+    """What a recording holds fast of the ways in which PyTorch may compute."""
+    return (
+        torch.backends.cudnn.allow_tf32,
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cudnn.benchmark,
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_inference_mode_enabled(),
+    )
 
 
 def beside(work: Callable[[], T]) -> Callable[[], T]:

@@ -108,13 +108,14 @@ class Task:
         tensor([[0.]])
         """
         parameters, fixed = self.held()
+        count = len(inputs)  # what is recorded lives on, and must not hold a client's data
 
         def plain(*tensors: Tensor) -> tuple[Tensor]:
-            values = dict(zip(self.names, tensors[len(inputs) :], strict=True))
-            return (function(values, *tensors[: len(inputs)]),)
+            values = dict(zip(self.names, tensors[count:], strict=True))
+            return (function(values, *tensors[:count]),)
 
-        # A recording reads the fixed tensors of the model where they lie now, and has the precision of now.
-        now = (key, torch.backends.cudnn.allow_tf32, tuple(t.data_ptr() for t in fixed.values()))
+        # A recording reads the fixed tensors of the model where they lie now.
+        now = (key, tuple(t.data_ptr() for t in fixed.values()))
         (found,) = self._captured(now, plain, [*inputs, *parameters.values()])
         return found
 

@@ -131,17 +131,27 @@ def _together(tensors: Sequence[Tensor]) -> Tensor | None:
         return None
     first = tensors[0]
     victims, width, place = len(first), first.element_size(), first.data_ptr()
+    memory = _memory(first)
     size = sum(t.numel() for t in tensors) // victims
     for t in tensors:
         count = t.numel() // victims
-        dense, left = [size], count
+        dense, left = [], count
         for side in t.shape[1:]:
             left //= max(1, side)
             dense.append(left)
-        if t.data_ptr() != place or t.stride() != tuple(dense) or t.dtype != first.dtype:
+        own = (t.data_ptr(), _memory(t), t.dtype, len(t), t.stride()[1:])
+        if own != (place, memory, first.dtype, victims, tuple(dense)):
+            return None
+        if victims > 1 and t.stride(0) != size:
             return None
         place += width * count
     return first.detach().as_strided((victims, size), (size, 1))
+
+
+def _memory(t: Tensor) -> tuple[int, int]:
+    """Where the memory that a tensor shares begins, and how long it is."""
+    storage = t.untyped_storage()
+    return storage.data_ptr(), storage.nbytes()
 
 
 def seal(

@@ -66,7 +66,7 @@ class Defense(ABC):
         """`protect` for an engine that has checked its data once: each time it takes as long as a step.
 
         `x [V, B, *input]` in 0..1, `y` in the task's classes and `ids` ≥ 0 are on the model's device.
-        `meanwhile` is called when a GPU has been told all it has to do.
+        `meanwhile` is called before the last look at what was made, for which a GPU must be waited for.
         """
         noise = self._noise() if seed is None else NoiseSource(seed=seed)
         batch = Batch(x.contiguous(), y.contiguous(), ids, noise, (0.0, 1.0))

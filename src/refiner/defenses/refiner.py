@@ -148,26 +148,20 @@ class Refiner(Settings, Defense):
             confirm()
         return tensors, robust
 
-    def _begin(
-        self, x: Tensor, names: Tensor, remembered: Tensor | None, key: Tensor
-    ) -> tuple[Tensor, Found | None]:
-        """Where the search starts, and where the memory has its samples if it holds them all."""
-        count = 0
-        if remembered is not None:
-            found = self._memory.find(remembered, like=x.flatten(0, 1))
-            count = int(found.known.sum())
-            if count == len(remembered):
-                return self._memory.recall(found).view_as(x), found
+    def _begin(self, x: Tensor, names: Tensor, found: Found | None, key: Tensor) -> tuple[Tensor, int]:
+        """Where the search starts, and how long it may last."""
+        if found is not None and found.held == len(found.known):
+            return found.values.view_as(x), -(-self.iterations // 2)
 
         def blend(x: Tensor, names: Tensor, key: Tensor) -> tuple[Tensor]:
             drawn = uniform(key, names, tuple(x.shape[2:]), x.dtype)
             return (start(self.start, x, drawn, self.alpha, *self.input_range),)
 
         (begin,) = self._captured("begin", blend, [x, names, key])
-        if count:
+        if found is not None and found.held:
             known = found.known.view(*x.shape[:2], *(1 for _ in x.shape[2:]))
-            begin = torch.where(known, self._memory.recall(found).view_as(x), begin)
-        return begin, None
+            begin = torch.where(known, found.values.view_as(x), begin)
+        return begin, self.iterations
 
     def _craft_chunk(
         self, task: Task, noise: NoiseSource, x: Tensor, y: Tensor, ids: Tensor | None
@@ -179,9 +173,8 @@ class Refiner(Settings, Defense):
         # An id that comes back with another picture, cropped or mirrored, is another sample: its robust data
         # would carry the old picture into the new upload.
         known = names if ids is None else names ^ (ids * _IDS)
-        remembered = known.flatten() if remembers else None
-        begin, found = self._begin(x, names, remembered, noise.key.to(x.device))
-        iterations = self.iterations if found is None else -(-self.iterations // 2)
+        found = self._memory.find(known.flatten(), like=x.flatten(0, 1)) if remembers else None
+        begin, iterations = self._begin(x, names, found, noise.key.to(x.device))
         sign = x.new_ones(len(x))
         if self.random_sign:
             if x.shape[1] > 1:
@@ -208,7 +201,7 @@ class Refiner(Settings, Defense):
                     "the model hardly feels the noise; nothing leaves"
                 )
             # What is not finite is refused later; remembered, it would spoil all later rounds of its samples.
-            if remembered is not None and sound:
-                self._memory.store(remembered, robust.flatten(0, 1), found)
+            if found is not None and sound:
+                self._memory.store(known.flatten(), robust.flatten(0, 1), found)
 
         return upload, robust, confirm

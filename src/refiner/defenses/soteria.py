@@ -102,6 +102,8 @@ class Soteria(Defense):
             self._gradients(task, x, y, self.kept(task, x, noise=noise))
             for x, y in zip(torch.split(batch.x, size), torch.split(batch.y, size), strict=True)
         ]
+        if len(parts) == 1:
+            return parts[0]
         return {name: torch.cat([part[name] for part in parts]) for name in task.names}
 
     def _gradients(self, task: Task, x: Tensor, y: Tensor, kept: Tensor) -> Gradients:

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -91,7 +92,8 @@ class LocalClients:
             return weighted_mean(torch.stack([self.move(client, round) for client in clients]), sizes)
         total, samples = torch.zeros((), device=self._like.device), 0
         steps = self._steps(round)
-        for step, ahead in zip(steps, [*steps[1:], self._steps(round + 1)[0]], strict=True):
+        following = self._steps(round + 1)[0] if round < self.training.rounds else None
+        for step, ahead in zip(steps, [*steps[1:], following], strict=True):
             size = self.schedule.size(step[0][0])
             total = total + size * self._protect(step, ahead).flat().sum(0)
             samples += size * len(step[0])
@@ -136,8 +138,11 @@ class LocalClients:
         ids, x, y = self._loaded[1] if self._loaded[0] == step else self._load(step)
 
         def meanwhile() -> None:
-            if ahead is not None:
-                self._loaded = ahead, self._load(ahead)
+            self._loaded = (None, None)
+            # Without room for both, each step loads its own.
+            with suppress(torch.OutOfMemoryError):
+                if ahead is not None:
+                    self._loaded = ahead, self._load(ahead)
 
         drawn = None
         if self.seed is not None and not self.defense.keyed:

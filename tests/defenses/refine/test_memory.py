@@ -1,5 +1,8 @@
 """The warm start's memory: bounded, the oldest forgotten first."""
 
+from typing import NoReturn
+
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,9 +12,9 @@ from refiner.defenses.refine.memory import Memory
 
 @given(
     batches=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), min_size=1, max_size=8),
-    renewed=st.booleans(),
+    told=st.booleans(),
 )
-def test_recalls_the_last_value_of_the_most_recent_samples(batches: list[list[int]], renewed: bool) -> None:
+def test_recalls_the_last_value_of_the_most_recent_samples(batches: list[list[int]], told: bool) -> None:
     memory = Memory(capacity=4)
     model: dict[int, float] = {}
     count = 0.0
@@ -19,8 +22,8 @@ def test_recalls_the_last_value_of_the_most_recent_samples(batches: list[list[in
         values = torch.arange(count, count + len(batch))[:, None]
         count += len(batch)
         found = memory.find(torch.tensor(batch), like=values)
-        hint = found if renewed and found.known.all() and len(set(batch)) == len(batch) else None
-        memory.store(torch.tensor(batch), values, hint)
+        assert found.held == sum(sample in model for sample in batch)
+        memory.store(torch.tensor(batch), values, found if told else None)
         for sample, value in zip(batch, values[:, 0].tolist(), strict=True):
             model.pop(sample, None)
             model[sample] = value
@@ -35,7 +38,7 @@ def test_recalls_the_last_value_of_the_most_recent_samples(batches: list[list[in
 
 def expect(memory: Memory, model: dict[int, float]) -> None:
     found = memory.find(torch.arange(10), like=torch.zeros(10, 1))
-    values = memory.recall(found)
+    values = found.values
     assert {i for i in range(10) if found.known[i]} == set(model)
     assert all(values[i].item() == value for i, value in model.items())
     assert len(memory) == len(model)
@@ -68,4 +71,21 @@ def test_what_was_found_before_others_came_is_looked_up_again() -> None:
     memory.store(ONE, torch.tensor([[9.0]]), found)
     now = memory.find(torch.tensor([1, 2, 3]), like=torch.zeros(3, 1))
     assert now.known.tolist() == [True, False, True]
-    assert memory.recall(now)[[0, 2]].flatten().tolist() == [9, 3]
+    assert now.values[[0, 2]].flatten().tolist() == [9, 3]
+
+
+def test_half_a_change_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Memory(capacity=4)
+    memory.store(torch.tensor([1, 2]), torch.tensor([[1.0], [2.0]]))
+
+    def full(*_: object) -> NoReturn:
+        raise torch.OutOfMemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(memory, "_renew", full)
+        with pytest.raises(torch.OutOfMemoryError):
+            memory.store(torch.tensor([2, 3]), torch.tensor([[4.0], [5.0]]))
+    # New samples had a place already, but no values.
+    assert len(memory) == 0 and memory.state() == {}
+    memory.store(ONE, torch.tensor([[7.0]]))
+    assert memory.find(ONE, like=torch.zeros(1, 1)).values.tolist() == [[7]]

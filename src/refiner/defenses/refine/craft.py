@@ -52,15 +52,14 @@ def craft(
     def gradient(data: Tensor) -> Tensor:
         return flatten(gradients(task, data, y, parameters=parameters))
 
-    def gradient_in(data: Tensor, *, tf32: bool) -> Tensor:
-        with tensor_float32(tf32):
+    def exact(data: Tensor) -> Tensor:
+        with tensor_float32(False):
             return gradient(data)
 
     straight = settings.upload == "straight"
     renew = x.shape[1] < LARGE
-    # Full precision where the real gradient is a part of what leaves, or the search ends close to it.
-    full = renew or straight or settings.random_sign or settings.epsilon is not None
-    real = beside(lambda: gradient_in(x, tf32=not full))
+    # In full precision: a guard compares with it, and TF32 is off by more than the guard allows.
+    real = beside(lambda: exact(x))
     half = settings.solver == "conjugate" and not renew and _in_half(task, x)
     problem = Problem(
         gradient=gradient,
@@ -98,7 +97,7 @@ def craft(
         with tensor_float32(False):
             upload = target + flatten(directional(task, x, y, robust - x, parameters=parameters))
     else:
-        upload = gradient_in(robust, tf32=False)
+        upload = exact(robust)
     if settings.random_sign:
         upload = target + sign[:, None] * (upload - target)
     if settings.epsilon is not None:

@@ -1,5 +1,6 @@
 """What a client remembers between rounds, in memory only: robust data by sample id, the oldest forgotten."""
 
+import threading
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -8,14 +9,18 @@ from torch import Tensor
 
 
 class Found(NamedTuple):
-    """What a memory knows of some samples."""
+    """What a memory knows of some samples, when it was asked."""
 
+    held: int
+    """How many of them it holds."""
     known: Tensor
-    """`[N]`: whether it holds each."""
-    slots: Tensor
-    """`[N]`: where, for those it holds."""
+    """`[N]`: which."""
+    values: Tensor
+    """`[N, ...]`; no meaning where a sample is not known."""
+    slots: Tensor | None
+    """`[N]`: where they lie, if all are known and none comes twice."""
     version: int
-    """Of the memory, which changes when samples come or go."""
+    """Of the memory; another one when samples have come or gone."""
 
 
 class Memory:
@@ -24,66 +29,57 @@ class Memory:
     >>> memory = Memory(capacity=2)
     >>> memory.store(torch.tensor([1, 2, 3]), torch.arange(3.0)[:, None])
     >>> found = memory.find(torch.tensor([1, 3]), like=torch.zeros(2, 1))
-    >>> found.known.tolist(), memory.recall(found)[1].tolist()
+    >>> found.known.tolist(), found.values[1].tolist()
     ([False, True], [2.0])
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
+        # Between a search and what it finds, another thread must not give the place away.
+        self._lock = threading.Lock()
         self._version = 0
         self._start(torch.empty(0))
 
     def __len__(self) -> int:
         return len(self._ids)
 
+    def find(self, ids: Tensor, like: Tensor) -> Found:
+        """What is held under `ids [N]` of values like `like [N, ...]`."""
+        with self._lock:
+            if not len(self) or not self._fits(like):
+                return Found(0, torch.zeros_like(ids, dtype=torch.bool), like, None, self._version)
+            known, slots = self._search(ids)
+            # One look at the GPU, which waits for it.
+            held, repeated = torch.stack([known.sum(), (~_last(ids)[1]).sum()]).tolist()
+            alone = held == len(ids) and not repeated
+            return Found(held, known, self._values[slots], slots if alone else None, self._version)
+
     def store(self, ids: Tensor, values: Tensor, found: Found | None = None) -> None:
         """Keep `values [N, ...]` under `ids [N]`; values of another kind than before start anew.
 
-        `found` may be given if `find` knew all of these ids: it saves the search for them. An id that comes
-        twice then has one of its values; robust data of one sample are the same wherever it stands.
+        What `find` said of the same ids saves the search for them.
         """
-        if found is not None and found.version == self._version:
-            return self._renew(found.slots, values)
-        if not self._fits(values):
-            self._start(values)
-        rising, order = ids.sort(stable=True)
-        last = torch.ones_like(rising, dtype=torch.bool)
-        last[:-1] = rising[1:] != rising[:-1]
-        known, slots, _ = self._find(ids)
-        # One look at the GPU, which waits for it.
-        repeated, fresh = torch.stack([(~last).sum(), (~known).sum()]).tolist()
-        if repeated or len(ids) > self.capacity:
-            # An id that comes twice has its last value.
-            kept = order[last].sort().values[-self.capacity :]
-            return self.store(ids[kept], values[kept])
-        if fresh:
-            self._ages[slots[known]] = self._clock
-            slots[~known] = self._room(fresh)
-            self._ids[slots] = ids
-            self._rising, self._places = self._ids.sort()
-            self._version += 1
-        self._renew(slots, values)
-
-    def find(self, ids: Tensor, like: Tensor) -> Found:
-        """Which `ids [N]` it holds with values like `like [N, ...]`."""
-        if self._fits(like):
-            return self._find(ids)
-        return Found(torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids), self._version)
-
-    def recall(self, found: Found) -> Tensor:
-        """The values of what was just found; no meaning where a sample is not known."""
-        return self._values[found.slots]
+        with self._lock:
+            try:
+                if found is not None and found.slots is not None and found.version == self._version:
+                    self._renew(found.slots, values)
+                else:
+                    self._add(ids, values)
+            except BaseException:
+                # Half of a change would give one sample's data to another.
+                self._start(torch.empty(0))
+                raise
 
     def state(self) -> dict[str, Tensor]:
         """All that is remembered, the oldest first; empty if nothing is."""
-        if not len(self):
-            return {}
-        order = self._ages.argsort()
-        return {"ids": self._ids[order], "values": self._values[order]}
+        with self._lock:
+            order = self._ages.argsort()
+            return {"ids": self._ids[order], "values": self._values[order]} if len(self) else {}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Remember what `state` held, and nothing else."""
-        self._start(torch.empty(0))
+        with self._lock:
+            self._start(torch.empty(0))
         if state:
             self.store(state["ids"].to(state["values"].device), state["values"])
 
@@ -102,11 +98,29 @@ class Memory:
         held = self._values
         return (held.shape[1:], held.dtype, held.device) == (values.shape[1:], values.dtype, values.device)
 
-    def _find(self, ids: Tensor) -> Found:
+    def _search(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Which ids are known, and the slots of those that are."""
         if not len(self):
-            return Found(torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids), self._version)
+            return torch.zeros_like(ids, dtype=torch.bool), torch.zeros_like(ids)
         at = torch.searchsorted(self._rising, ids).clamp_max(len(self) - 1)
-        return Found(self._rising[at] == ids, self._places[at], self._version)
+        return self._rising[at] == ids, self._places[at]
+
+    def _add(self, ids: Tensor, values: Tensor) -> None:
+        if not self._fits(values):
+            self._start(values)
+        order, last = _last(ids)
+        # An id that comes twice has its last value.
+        kept = order[last].sort().values[-self.capacity :]
+        ids, values = ids[kept], values[kept]
+        known, slots = self._search(ids)
+        fresh = int((~known).sum())
+        if fresh:
+            self._ages[slots[known]] = self._clock
+            slots[~known] = self._room(fresh)
+            self._ids[slots] = ids
+            self._rising, self._places = self._ids.sort()
+            self._version += 1
+        self._renew(slots, values)
 
     def _renew(self, slots: Tensor, values: Tensor) -> None:
         """Put new values into slots; they are the youngest now."""
@@ -127,3 +141,11 @@ class Memory:
                 more = self._values.new_empty((room, *self._values.shape[1:]))
                 self._values = torch.cat([self._values, more])
         return torch.cat([behind, oldest])
+
+
+def _last(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """The order in which ids rise, and which of them there are the last of their kind."""
+    rising, order = ids.sort(stable=True)
+    last = torch.ones_like(rising, dtype=torch.bool)
+    last[:-1] = rising[1:] != rising[:-1]
+    return order, last

@@ -187,7 +187,8 @@ class Deployment:
             "FLWR_HOME": str(self.folder / name),
             "PATH": f"{_BIN}{os.pathsep}{os.environ.get('PATH', '')}",
         }
-        brisk = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1"}
+        # A second if not told. Each node asks that often, so that more often would cost the clients cores.
+        brisk = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3"}
         return {**os.environ, **brisk, **self.environment, **QUIET, **own}
 
     def _until_healthy(self, scheme: str, patience: float = 60) -> None:
