@@ -116,8 +116,8 @@ class LocalClients:
         return self.defense.state()
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on with what the defence remembered."""
-        self.defense.restore(state)
+        """Go on with what the defence remembered, wherever it was kept."""
+        self.defense.restore({name: value.to(self._like.device) for name, value in state.items()})
 
     def move(self, client: int, round: int) -> Tensor:
         """The move `[N]` of one client, all of its local steps; the model is as before afterwards."""

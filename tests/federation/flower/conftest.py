@@ -169,26 +169,34 @@ class Bench:
         (app / "faulty_client.py").write_text(FAULTY.read_text())
         return self.deployment.submit(app)
 
-    def run_app(self, app: Path, patience: float = 90) -> str:
-        """Any app on the nodes, to its end; what the server said meanwhile."""
-        run = self.deployment.submit(app)
+    def said_by(self, run: str, left: Path, patience: float = 120) -> str:
+        """What the server of any app's run said, once it has ended; its last deed is to leave a file."""
         end = time.monotonic() + patience
+        while not left.exists() and time.monotonic() < end:
+            time.sleep(0.2)
+        # Asked for only now: each call of `flwr` keeps a core busy for seconds.
         while not (status := self.deployment.status(run)).startswith("finished"):
-            assert time.monotonic() < end, f"{app.name} is still {status}"
-            time.sleep(2)
+            assert time.monotonic() < end, f"{run} is still {status}"
         said = self.deployment.said(run)
         assert status == "finished:completed", said
         return said
 
 
-def bench(folder: Path, nodes: int, clients: str | None = None) -> "Iterator[Bench]":
-    """A deployment of so many nodes; that nothing is left of it is part of every test that uses it."""
+def bench(
+    folder: Path, nodes: int, clients: str | None = None, started: int | None = None
+) -> "Iterator[Bench]":
+    """A deployment of so many nodes, of which the test itself starts those after the first `started`.
+
+    That nothing is left of it is part of every test that uses it.
+    """
     try:
         with Deployment(folder, environment={"OMP_NUM_THREADS": "1"}) as deployment:
             tap, watch = Tap(deployment.port), Watch(folder)
             homes = [folder / f"client-{number}" for number in range(nodes)]
             for number, home in enumerate(homes):
                 home.mkdir(mode=0o700)
+                if started is not None and number >= started:
+                    continue
                 behind = f"127.0.0.1:{tap.port}" if number == 0 else None
                 deployment.add_node(home, superlink=behind)
             yield Bench(deployment, homes, tap, folder, clients)
@@ -199,7 +207,8 @@ def bench(folder: Path, nodes: int, clients: str | None = None) -> "Iterator[Ben
         assert until_gone(folder) == []
 
 
-@pytest.fixture(scope="session")
+# Of a module, not of all: while it is up, it asks for work and slows the others down.
+@pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], NoReturn]) -> "Iterator[Bench]":
     """Two nodes, the first behind a tap, for all tests that leave them sound."""
     if not Path("/proc/self/environ").exists():
@@ -215,8 +224,8 @@ def faulty(tmp_path: Path) -> "Iterator[Bench]":
 
 @pytest.fixture
 def secured(tmp_path: Path) -> "Iterator[Bench]":
-    """Three such nodes, the first behind a tap."""
-    yield from bench(tmp_path / "deployment", 3, clients="faulty")
+    """Three such nodes, the first behind a tap; the others are not started yet."""
+    yield from bench(tmp_path / "deployment", 3, clients="faulty", started=1)
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ def test_trains_and_leaves_nothing_running(tmp_path: Path, gone: Callable[[Path]
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_ended_halfway(how: signal.Signals, tmp_path: Path, gone: Callable[[Path], list[str]]) -> None:
     out = tmp_path / "out"
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     program = [sys.executable, "-m", "refiner.cli", *SHORT, "--out", str(out)]
     process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -49,6 +50,7 @@ def test_ended_halfway(how: signal.Signals, tmp_path: Path, gone: Callable[[Path
     finally:
         process.kill()
         process.wait()
+    assert process.returncode != 0 and not (out / "outcome.json").exists()
     assert gone(out) == []
 
 

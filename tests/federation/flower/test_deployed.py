@@ -30,6 +30,7 @@ EXPERIMENT = Experiment(
     data="sample", evaluate_every=5, training=Training(rounds=5, clients=2, batch=8, lr=0.1, seed=7)
 )
 EXAMPLES = Path(__file__).parents[3] / "examples" / "flower"
+CLIENTS = ("plain", "protected", "with_mod")
 
 
 def weights(folder: Path) -> dict[str, Tensor]:
@@ -71,6 +72,22 @@ def nearest(wanted: Tensor, arrays: list[Tensor]) -> float:
     """The greatest cosine of `wanted` with one that crossed: of no matter which scale."""
     same = [array for array in arrays if array.shape == wanted.shape]
     return max((abs(float(cosine_similarity(wanted.flatten(), a.flatten(), 0))) for a in same), default=0.0)
+
+
+@pytest.fixture(scope="module")
+def examples(shared: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, Path]]:
+    """Each client of the example: its run, and where it leaves weights. All at once: most is waiting."""
+    runs = {}
+    for client in CLIENTS:
+        folder = tmp_path_factory.mktemp(client)
+        app = folder / "adopt"
+        app.mkdir()
+        for path in (EXAMPLES / "adopt").glob("*.*"):
+            text = path.read_text().replace('clientapp = "protected:app"', f'clientapp = "{client}:app"')
+            text = text.replace("rounds = 3", "rounds = 1").replace("/tmp/weights", f"{folder}/weights")
+            (app / path.name).write_text(text)
+        runs[client] = shared.deployment.submit(app), folder / "weights.safetensors"
+    return runs
 
 
 @pytest.mark.parametrize("defense", ["none", "pruning:rate=0.8"])
@@ -118,6 +135,7 @@ def test_neither_raw_gradient_nor_secret_crosses(shared: Any, tmp_path: Path) ->
     assert robust and all(value[0].numpy().tobytes() not in refined for value in robust)
 
 
+@pytest.mark.usefixtures("examples")  # they run meanwhile
 def test_no_good_answer_is_an_error(shared: Any, tmp_path: Path) -> None:
     refusing = replace(EXPERIMENT, defense="refiner:input_range=(0,0.5)")
     told = "round 1: 0 of 2 nodes gave a good answer, at least 1 must"
@@ -126,14 +144,9 @@ def test_no_good_answer_is_an_error(shared: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "outcome.json").exists()
 
 
-@pytest.mark.parametrize("client", ["plain", "protected", "with_mod"])
-def test_the_examples_run(client: str, shared: Any, tmp_path: Path) -> None:
-    app = tmp_path / "adopt"
-    app.mkdir()
-    for path in (EXAMPLES / "adopt").glob("*.*"):
-        text = path.read_text().replace('clientapp = "protected:app"', f'clientapp = "{client}:app"')
-        text = text.replace("rounds = 3", "rounds = 1").replace("/tmp/weights", f"{tmp_path}/weights")
-        (app / path.name).write_text(text)
-    assert "Received 2 results and 0 failures" in shared.run_app(app)
-    found = load_file(tmp_path / "weights.safetensors")
+@pytest.mark.parametrize("client", CLIENTS)
+def test_the_examples_run(client: str, shared: Any, examples: dict[str, tuple[str, Path]]) -> None:
+    run, left = examples[client]
+    assert "Received 2 results and 0 failures" in shared.said_by(run, left)
+    found = load_file(left)
     assert len(found) == 6 and all(bool(value.isfinite().all()) for value in found.values())

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.flower
 TRAINING = Training(rounds=2, clients=3, batch=8, lr=0.1, seed=7)
 AGGREGATION = "secure:threshold=2,minimum=2"
 # Of a step; a killed node costs one.
-DEADLINE = 40.0
+DEADLINE = 30.0
 
 
 def until(true: Callable[[], bool], patience: float = 180) -> None:
@@ -91,7 +91,12 @@ def test_killed_clients_and_what_crosses(secured: Any, tmp_path: Path) -> None:
     homes, deployment, tap = secured.homes, secured.deployment, secured.tap
     experiment = Experiment(data="sample", training=TRAINING)
     plain = replace(experiment, training=replace(TRAINING, rounds=1))
-    secured.train(plain, tmp_path / "plain", deadline=DEADLINE)
+    # The control needs the first client alone; the others start meanwhile.
+    run = secured.submit(plain, tmp_path / "plain", start_with=1, deadline=DEADLINE)
+    until((homes[0] / "asked").exists)
+    for home in homes[1:]:
+        deployment.add_node(home)
+    follow(deployment, run, tmp_path / "plain", Keeping(tmp_path / "plain"))
     bare = bytes(tap.sent)
     tap.sent.clear()
 
@@ -108,7 +113,7 @@ def test_killed_clients_and_what_crosses(secured: Any, tmp_path: Path) -> None:
     follow(deployment, run, out, Keeping(out))
     masked = bytes(tap.sent)
     first, second = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
-    assert (first["asked"], first["used"], [*first["rejected"].values()]) == (3, 2, ["no answer within 40 s"])
+    assert (first["asked"], first["used"], [*first["rejected"].values()]) == (3, 2, ["no answer within 30 s"])
     assert (second["asked"], second["used"], len(second["rejected"])) == (3, 3, 1)
 
     torch.manual_seed(derived(TRAINING.seed or 0, "model"))

@@ -103,9 +103,6 @@ def make_move(
     # From all of the secret's bits, not from a seed's 63.
     key = derived(settings.seed, "secret") if settings.seed is not None else _number(secret, "defence")
     defense = make_defense(settings.defense).for_training(len(data.labels), key)
-    # A new training starts as it would on one machine: with nothing remembered.
-    if order.round > 1:
-        defense.restore(remembered(folder))
     training = Training(
         rounds=order.round,
         clients=settings.clients,
@@ -116,8 +113,11 @@ def make_move(
     )
     schedule = Schedule(parts, training)
     clients = LocalClients(task, data.images, data.labels, schedule, defense, settings.seed)
+    # A new training starts as it would on one machine: with nothing remembered.
+    if order.round > 1:
+        clients.restore(remembered(folder))
     move: Tensor = clients.move(settings.client, order.round)
-    remember(folder, defense.state())
+    remember(folder, clients.state())
     return move, task.shapes, len(schedule.batch(settings.client, order.round))
 
 
