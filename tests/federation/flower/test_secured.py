@@ -3,6 +3,7 @@
 import datetime
 import ipaddress
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -86,7 +87,7 @@ def test_encrypted_and_authenticated(tmp_path: Path, gone: Callable[[Path], list
         refused = {
             "Failed to activate SuperNode": [*trusting, "--auth-supernode-private-key", str(unknown)],
             "All SuperNodes must be registered": trusting,  # no key
-            "disconnected without sending a response": ["--insecure", "--max-retries", "1"],
+            "disconnected without sending|reset by peer": ["--insecure", "--max-retries", "1"],
             "CERTIFICATE_VERIFY_FAILED": ["--max-retries", "1"],  # another authority
         }
         strangers = {told: deployment.add_node(other, options) for told, options in refused.items()}
@@ -98,7 +99,7 @@ def test_encrypted_and_authenticated(tmp_path: Path, gone: Callable[[Path], list
             time.sleep(0.2)
         for told, stranger in strangers.items():
             assert stranger.code() not in (None, 0), told
-            assert told in stranger.log(10**6)
+            assert re.search(told, stranger.log(10**6)), told
         assert node.code() is None
         nodes = deployment.flwr("supernode", "list", "here", "--format", "json")["nodes"]
         assert len(nodes) == 1
