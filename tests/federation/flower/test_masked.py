@@ -20,7 +20,7 @@ from torch import Tensor
 
 from refiner import Task
 from refiner.federation import Experiment, Keeping, Training
-from refiner.federation.flower.aggregation import make_aggregation
+from refiner.federation.flower.aggregation import Secure, make_aggregation
 from refiner.federation.flower.client import ClientSettings, make_move
 from refiner.federation.flower.study import follow
 from refiner.federation.flower.wire import Order
@@ -69,8 +69,9 @@ def arrays(sent: bytes) -> list[NDArray[Any]]:
 def likeness(move: Tensor, sent: bytes, samples: int, task: Task) -> float:
     """How much anything that crossed is like a client's move, or one of its layers: the greatest correlation,
     of floats or of whole numbers of 8 bytes; 1 if its bytes are there."""
-    encoding = make_aggregation(AGGREGATION).encoding  # type: ignore[union-attr]
-    whole = encoding.encode(move, samples)
+    way = make_aggregation(AGGREGATION)
+    assert isinstance(way, Secure)
+    whole = way.encoding.encode(move, samples)
     if move[:256].numpy().tobytes() in sent or whole[:256].tobytes() in sent:
         return 1.0
     sizes = [shape.numel() for shape in task.shapes.values()]
