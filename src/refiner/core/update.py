@@ -37,11 +37,9 @@ class Update:
     ) -> None:
         if _permit is not _PERMIT:
             raise ProtectionError("an Update is made by a defence: call its protect(task, x, y)")
-        # One look at all of them: each look at a single one would wait for the GPU.
         self._flat = _together([*tensors.values()])
         values = [t for t in tensors.values() if t.numel()] if self._flat is None else [self._flat]
-        if not values or not bool(torch.stack(torch._foreach_norm(values, math.inf)).isfinite().all()):
-            raise ProtectionError(f"{defense} made values that are not finite; nothing leaves")
+        finite = bool(values) and torch.stack(torch._foreach_norm(values, math.inf)).isfinite().all()
         if samples < 1:
             raise DataError(f"samples = {samples}: expected an integer ≥ 1")
         held = MappingProxyType({name: t.detach() for name, t in tensors.items()})
@@ -49,6 +47,9 @@ class Update:
         self.samples = samples
         self.defense = defense
         self.settings: Mapping[str, object] = MappingProxyType(dict(settings))
+        # One look at all of them, and last: it waits for the GPU.
+        if not bool(finite):
+            raise ProtectionError(f"{defense} made values that are not finite; nothing leaves")
         self._made = True
 
     def __setattr__(self, name: str, value: object) -> None:

@@ -90,13 +90,15 @@ class LocalClients:
             clients = self.schedule.participants(round)
             sizes = [self.schedule.size(client) for client in clients]
             return weighted_mean(torch.stack([self.move(client, round) for client in clients]), sizes)
-        total, samples = torch.zeros((), device=self._like.device), 0
+        total, samples = None, 0
         steps = self._steps(round)
         following = self._steps(round + 1)[0] if round < self.training.rounds else None
         for step, ahead in zip(steps, [*steps[1:], following], strict=True):
             size = self.schedule.size(step[0][0])
-            total = total + size * self._protect(step, ahead).flat().sum(0)
+            moved = size * self._protect(step, ahead).flat().sum(0)
+            total = moved if total is None else total + moved
             samples += size * len(step[0])
+        assert total is not None  # some client always takes part
         return self.training.lr / samples * total
 
     def _steps(self, round: int) -> list[Step]:
@@ -153,7 +155,10 @@ class LocalClients:
         """The samples `[V, B]` of a step, which are also the ids by which a defence remembers them; x; y."""
         clients, round, number = step
         rows = torch.stack([self.schedule.batch(client, round, number) for client in clients])
-        here = rows.to(self.pictures.device)
+        if self.pictures.is_cuda:
+            # From pageable memory, the copy would wait until the GPU has done what it was given before.
+            rows = rows.pin_memory()
+        here = rows.to(self.pictures.device, non_blocking=True)
         return here, self.pictures[here].to(self._like.dtype) / 255, self.labels[here]
 
 
