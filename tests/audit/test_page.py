@@ -52,6 +52,11 @@ def test_the_verdict_is_that_on_the_defence_in_question(audited: Audited) -> Non
     assert page_verdict([open_, safe]) == "protected"
     assert page_verdict([open_]) == "exposed"
     assert page_verdict([open_, safe, replace(safe, defense="other")]) is None
+    failed = replace(open_, verdict=safe.verdict)
+    assert page_verdict([failed, safe]) is None, "an attack that fails anyway is no merit of the defence"
+    assert page_verdict([safe]) == "protected"
+    assert "not shown: audit `none` beside it" in report_page([safe]).summary
+    assert "not shown" not in report_page([open_, safe]).summary
     assert "exposes none of 3 pictures, at" in report_page([safe]).summary
 
 

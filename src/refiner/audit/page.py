@@ -6,7 +6,7 @@ from pathlib import Path
 
 from refiner.audit.naming import pair_names, shared_settings
 from refiner.audit.result import AuditResult, Finding, Mean
-from refiner.audit.words import note, summary, tuned, why
+from refiner.audit.words import attack_works, note, summary, tuned, why
 from refiner.errors import DataError
 from refiner.report import (
     VERDICTS,
@@ -78,9 +78,12 @@ def report_page(results: Sequence[AuditResult], source: str = "") -> Page:
 
 
 def page_verdict(results: Sequence[AuditResult]) -> Verdict | None:
-    """The worst verdict on the one defence in question; None if there are several to tell apart."""
+    """The worst verdict on the one defence in question; None if there are several to tell apart.
+
+    Nor is there one where the attack fails without any defence: it would praise the defence for that.
+    """
     defended = [result for result in results if result.defense != "none"] or list(results)
-    if len({result.defense for result in defended}) > 1:
+    if len({result.defense for result in defended}) > 1 or attack_works(results) is False:
         return None
     return min((result.verdict.level for result in defended), key=VERDICTS.index)
 
