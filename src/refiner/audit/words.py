@@ -26,7 +26,7 @@ def caveats(results: Sequence[AuditResult]) -> list[str]:
         told.append("Whether the attack works on this model is not shown: audit `none` beside it.")
     elif not works:
         told.append(
-            "The attack fails without any defence, so this says nothing of the others; try another attack, or "
+            "The attack fails without any defence, so this says nothing of the others; try another one, or "
             "more iterations."
         )
     if any(voteless(result) for result in results):
