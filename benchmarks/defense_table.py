@@ -58,7 +58,7 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--only", nargs="+", default=list(STRENGTHS), choices=list(STRENGTHS))
+    parser.add_argument("--only", nargs="+", default=list(STRENGTHS), help="names, or NAME:setting=value")
     parser.add_argument("--victims", type=int, default=200)
     parser.add_argument("--tuning", type=int, default=8)
     parser.add_argument("--batches", type=int, default=4, help="of 128, for the error of a batch")
@@ -83,7 +83,9 @@ def main() -> None:
     task = Task(build("lenet").to(device), example=x[0])
     attack = InvertingGradients(iterations=options.iterations)
     names = [
-        f"{name}:{strength}" if strength else name for name in options.only for strength in STRENGTHS[name]
+        f"{name}:{strength}" if strength else name
+        for name in options.only
+        for strength in STRENGTHS.get(name, [""])
     ]
     scorer = Scorer.over(
         x.flatten(0, 1), choose_public(x.flatten(0, 1), public.flatten(0, 1)), None, Thresholds()
