@@ -13,7 +13,8 @@ CODE := $(wildcard src tests tools benchmarks examples)
 .PHONY: demo test test-flower lint format clean
 
 demo: $(READY)
-	$(BIN)/refiner audit --victims 20 --iterations 400 --out out/demo
+	$(BIN)/refiner audit --victims 20 --iterations 400 --out out/demo \
+		$(addprefix --defense ,none refiner dp-gaussian gq pruning soteria)
 
 test: lint
 	$(BIN)/pytest -n $(WORKERS)

@@ -3,15 +3,21 @@
     python benchmarks/refine_cost.py [--models lenet vit] [--out cost.json]
 
 On a GPU everything is replayed from CUDA graphs, at the same precision; on a CPU everything is eager.
+Memory is what PyTorch allocated on a GPU; on a CPU it is resident memory, and only Linux tells.
 """
 
 import argparse
 import json
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -27,6 +33,7 @@ from refiner.evaluation import EvaluationNetwork
 from refiner.models import NAMES, build
 
 PAPER_MS = {"lenet": 334, "resnet10": 1734, "resnet18": 2854, "resnet34": 4701, "vit": 30227}
+CLEAR = Path("/proc/self/clear_refs")
 
 
 def timed(call: Callable[[], object], device: str, at_least: float = 0.5) -> float:
@@ -57,14 +64,95 @@ def timed_in_turn(calls: list[Callable[[], object]], device: str, at_least: floa
     return [sorted(own)[len(own) // 2] for own in spent]
 
 
-def peak(call: Callable[[], object]) -> float:
+@dataclass(frozen=True)
+class Case:
+    """Clients' batches of bundled pictures, a model, and the plain parts that Refiner is made of."""
+
+    task: Task
+    x: Tensor
+    y: Tensor
+    ids: Tensor
+    network: EvaluationNetwork
+
+    @classmethod
+    def of(cls, name: str, device: str, clients: int, batch: int) -> "Case":
+        """The same pictures and weights every time."""
+        torch.manual_seed(0)
+        sample = load_sample()
+        index = torch.randint(200, (clients, batch))
+        x, y = sample.images[index].to(device), sample.labels[index].to(device)
+        ids = torch.arange(clients * batch, device=device).view(clients, batch)
+        task = Task(build(name).to(device), example=x[0, :2])
+        return cls(task, x, y, ids, EvaluationNetwork.bundled(device))
+
+    def plain(self, data: Tensor) -> tuple[Tensor]:
+        """The gradient, as fast as it goes."""
+        with tensor_float32(True):
+            return (flatten(gradients(self.task, data, self.y)),)
+
+    def exact(self, data: Tensor) -> tuple[Tensor]:
+        """The gradient in full float32."""
+        with tensor_float32(False):
+            return (flatten(gradients(self.task, data, self.y)),)
+
+    def privacy(self, data: Tensor) -> tuple[Tensor]:
+        """The gradient of D with respect to the pictures."""
+        with torch.enable_grad(), tensor_float32(True):
+            point = data.detach().requires_grad_()
+            return torch.autograd.grad(noise_share(self.network, point, 0, 1).sum(), point)
+
+
+def peak(call: Callable[[], object], device: str) -> float:
     """Peak MiB that one eager call takes beyond what is held already."""
+    if device != "cuda":
+        CLEAR.write_text("5")  # the peak starts anew from what is resident now
+        before = resident("VmRSS")
+        call()
+        return resident("VmHWM") - before
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     call()
     torch.cuda.synchronize()
     return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def resident(field: str) -> float:
+    """MiB of this process that are resident ("VmRSS"), or the most that were ("VmHWM")."""
+    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines[field].split()[0]) / 1024
+
+
+def peaks(case: Case, device: str, cold: Refiner) -> dict[str, object]:
+    """Refiner's peak memory, and its ratio to that of the plain parts together."""
+    # Kernels are chosen in a first call; a new instance makes the second one eager too.
+    for call in (
+        lambda: Refiner(warm_start=False).protect(case.task, case.x, case.y),
+        lambda: case.plain(case.x),
+        lambda: case.privacy(case.x),
+    ):
+        call()
+    memory = peak(lambda: cold.protect(case.task, case.x, case.y, ids=case.ids), device)
+    base = peak(lambda: case.plain(case.x), device) + peak(lambda: case.privacy(case.x), device)
+    return {"peak_mib": round(memory, 1 if memory < 100 else None), "peak_ratio": round(memory / base, 2)}
+
+
+def peaks_on_cpu(name: str, clients: int, batch: int) -> dict[str, object]:
+    """The same of a process of its own; nothing where the resident memory or its peak can't be had."""
+    try:
+        CLEAR.write_text("5")
+        resident("VmHWM")
+    except (OSError, KeyError):
+        return {}
+    # Freed memory that the allocator keeps stays resident, and is no news when it is used again. So here it
+    # goes back at once, with mimalloc (PyTorch's on ARM) as with glibc; what is timed would be slower so.
+    at_once = {"MIMALLOC_PURGE_DELAY": "0", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
+    with patch.dict(os.environ, at_once), ProcessPoolExecutor(1, get_context("spawn")) as apart:
+        return apart.submit(_peaks_apart, name, clients, batch).result()
+
+
+def _peaks_apart(name: str, clients: int, batch: int) -> dict[str, object]:
+    return peaks(Case.of(name, "cpu", clients, batch), "cpu", Refiner(warm_start=False))
 
 
 @contextmanager
@@ -81,54 +169,25 @@ def search_in(precision: str) -> Iterator[None]:
 
 def measure(name: str, device: str, clients: int, batch: int) -> dict[str, object]:
     """One row: the plain parts, Refiner cold and warm, ratios and memory."""
-    torch.manual_seed(0)
-    sample = load_sample()
-    index = torch.randint(200, (clients, batch))
-    x, y = sample.images[index].to(device), sample.labels[index].to(device)
-    ids = torch.arange(clients * batch, device=device).view(clients, batch)
-    task = Task(build(name).to(device), example=x[0, :2])
-    network = EvaluationNetwork.bundled(device)
+    case = Case.of(name, device, clients, batch)
+    task, x, y = case.task, case.x, case.y
     replay = Captured(capacity=8)
-
-    def plain(data: Tensor) -> tuple[Tensor]:
-        with tensor_float32(True):
-            return (flatten(gradients(task, data, y)),)
-
-    def exact(data: Tensor) -> tuple[Tensor]:
-        with tensor_float32(False):
-            return (flatten(gradients(task, data, y)),)
-
-    def privacy(data: Tensor) -> tuple[Tensor]:
-        with torch.enable_grad(), tensor_float32(True):
-            point = data.detach().requires_grad_()
-            return torch.autograd.grad(noise_share(network, point, 0, 1).sum(), point)
-
     row: dict[str, object] = {"model": name, "clients": clients, "batch": batch}
     for precision in ("float32", "fast"):
         with search_in(precision):
             robust, update = Refiner(warm_start=False).refine(task, x, y, seed=0)
-        real = exact(x)[0]
+        real = case.exact(x)[0]
         sent = torch.cat([t.flatten(1) for t in update.tensors.values()], dim=1)
         distance = ((sent - real).norm(dim=1) / real.norm(dim=1)).mean()
         row[f"distance_{precision}"] = round(float(distance), 5)
-        row[f"noise_{precision}"] = round(float(network.score(robust.flatten(0, 1)).mean()), 5)
+        row[f"noise_{precision}"] = round(float(case.network.score(robust.flatten(0, 1)).mean()), 5)
     cold, warm = Refiner(warm_start=False), Refiner()
     iterations = cold.iterations
-    if device == "cuda":
-        # Kernels are chosen in a first call; a new instance makes the second one eager too.
-        for call in (
-            lambda: Refiner(warm_start=False).protect(task, x, y),
-            lambda: plain(x),
-            lambda: privacy(x),
-        ):
-            call()
-        memory = peak(lambda: cold.protect(task, x, y, ids=ids))
-        base = peak(lambda: plain(x)) + peak(lambda: privacy(x))
-        row |= {"peak_mib": round(memory), "peak_ratio": round(memory / base, 2)}
-    s1 = timed(lambda: replay("plain", plain, [x]), device)
-    exact_s1 = timed(lambda: replay("exact", exact, [x]), device)
-    s2 = timed(lambda: replay("privacy", privacy, [x]), device)
-    calls = [lambda defense=defense: defense.protect(task, x, y, ids=ids) for defense in (cold, warm)]
+    row |= peaks(case, device, cold) if device == "cuda" else peaks_on_cpu(name, clients, batch)
+    s1 = timed(lambda: replay("plain", case.plain, [x]), device)
+    exact_s1 = timed(lambda: replay("exact", case.exact, [x]), device)
+    s2 = timed(lambda: replay("privacy", case.privacy, [x]), device)
+    calls = [lambda defense=defense: defense.protect(task, x, y, ids=case.ids) for defense in (cold, warm)]
     c, w = timed_in_turn(calls, device, at_least=1)
     bound = iterations * (2 * s1 + s2)
     return row | {

@@ -1,5 +1,7 @@
 """`backward` in an existing loop: fills `.grad`, adds up, and touches nothing when it fails."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -79,3 +81,41 @@ def test_a_model_that_was_rebuilt_is_examined_again(batch: tuple[torch.Tensor, t
 def test_something_else_than_a_defence_is_refused(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
     with pytest.raises(refiner.SettingError, match="defense = str"):
         refiner.backward(refiner.LeNet(), nn.functional.cross_entropy, *batch, "refiner")  # type: ignore[arg-type]
+
+
+BATCH = "expected a dense batch [B, *input] of floating-point inputs, B ≥ 1"
+X, Y = torch.rand(4, 3, 32, 32), torch.zeros(4, dtype=torch.long)
+WRONG: dict[str, tuple[dict[str, object], str]] = {
+    "x a list": ({"x": [1]}, f"x = list: {BATCH}"),
+    "x a number": ({"x": torch.tensor(1.0)}, f"x = torch.float32 []: {BATCH}"),
+    "x a vector": ({"x": torch.rand(3)}, f"x = torch.float32 [3]: {BATCH}"),
+    "x of no samples": ({"x": X[:0]}, f"x = torch.float32 [0, 3, 32, 32]: {BATCH}"),
+    "x of bytes": ({"x": X.byte()}, f"x = torch.uint8 [4, 3, 32, 32]: {BATCH}"),
+    "x sparse": ({"x": X.to_sparse()}, f"x = torch.sparse_coo torch.float32 [4, 3, 32, 32]: {BATCH}"),
+    "x elsewhere": ({"x": X.to("meta")}, "x on meta: expected the model's device, cpu"),
+    "model a function": ({"model": lambda z: z}, "model = function: expected a torch.nn.Module"),
+    "model without values": (
+        {"model": refiner.LeNet().to("meta")},
+        "model: body.0.weight on meta: expected a device that holds values",
+    ),
+    "loss a list": ({"loss": [1]}, "loss = list: expected a function loss(scores, labels)"),
+}
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_a_wrong_argument_is_one_line_that_names_it(how: str) -> None:
+    changed, message = WRONG[how]
+    right = {"model": refiner.LeNet(), "loss": nn.functional.cross_entropy, "x": X, "y": Y}
+    given: dict[str, Any] = {**right, "defense": refiner.NoDefense(), **changed}
+    with pytest.raises(refiner.DataError) as caught:
+        refiner.backward(**given)
+    assert str(caught.value) == message
+
+
+def test_a_grad_changed_in_place_leaves_the_update_alone(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    model, loss = refiner.LeNet(), nn.functional.cross_entropy
+    for _ in range(2):
+        update = refiner.backward(model, loss, *batch, refiner.NoDefense())
+        before = update.flat().clone()
+        nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        assert torch.equal(update.flat(), before)

@@ -69,20 +69,54 @@ def test_a_mistake_is_one_line(words: tuple[str, ...], told: str, tmp_path: Path
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("audit", "--victims", "x"), "invalid value for '--victims': 'x' is not a valid integer (audit)"),
+        (("train", "--lr", "a"), "invalid value for '--lr': 'a' is not a valid float (train)"),
+        (("refine", "--limit", "0"), "invalid value for '--limit': 0 is not in the range x>=1 (refine)"),
+        (("audit", "--batch"), "option '--batch' requires an argument (audit)"),
+        (("gan", "sample", "--each"), "option '--each' requires an argument (gan sample)"),
+        (("gan", "sample"), "missing option '--out' (gan sample)"),
+        (("evalnet", "score"), "missing argument 'PICTURES...' (evalnet score)"),
+        (("data", "partition", "sample", "--nope"), "no such option"),
+        (("data", "gett"), "no such command 'gett'. Did you mean 'get'? (data)"),
+        (("defenses", "--x=1"), "no such option"),
+        (("identity", "extra", "more", "most"), "got unexpected extra argument"),
+        (("nope",), "no such command 'nope' ()"),
+        (("--nope",), "no such option"),
+    ],
+)
+def test_a_wrong_use_is_one_line(words: tuple[str, ...], told: str) -> None:
+    found = run(*words, code=2)
+    assert found.stderr.count("\n") == 1 and not found.stdout
+    text, _, command = told.partition(" (")
+    assert found.stderr.startswith(f"refiner: {text}")
+    if command:
+        see = " ".join(["refiner", *command.strip(")").split(), "--help"])
+        assert found.stderr == f"refiner: {text} (see {see})\n"
+
+
+@pytest.mark.parametrize("words", [(), ("data",), ("gan",)])
+def test_no_command_is_help(words: tuple[str, ...]) -> None:
+    found = run(*words, code=2)
+    assert "Usage: " in found.output and "Commands" in found.output and "refiner: " not in found.output
+
+
 def test_version() -> None:
     assert run("--version").stdout.strip() == f"refiner {__version__}"
 
 
 def test_a_process_of_its_own(tmp_path: Path) -> None:
     """What the shell is told: an exit code, one line, nothing else, whatever importing it all may print."""
-    words = ("refine", "--data", "absent.png", "--out", str(tmp_path))
-    done = subprocess.run(
-        [sys.executable, "-m", "refiner.cli", *words],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stderr == run(*words, code=2).stderr
-    assert not done.stdout
+    for words in (("refine", "--data", "absent.png", "--out", str(tmp_path)), ("audit", "--victims", "x")):
+        done = subprocess.run(
+            [sys.executable, "-m", "refiner.cli", *words],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 2
+        assert done.stderr == run(*words, code=2).stderr
+        assert not done.stdout

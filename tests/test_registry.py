@@ -52,6 +52,7 @@ def test_what_is_written_wins() -> None:
         ("thing:rate", "expected NAME:setting=value"),
         ("thing:=1", "expected NAME:setting=value"),
         ("thing:rate=", "expected NAME:setting=value"),
+        ("thing:rate=1,word=a,rate=2", "thing = 'thing:rate=1,word=a,rate=2': rate is set twice"),
     ],
 )
 def test_refused(text: str, message: str) -> None:

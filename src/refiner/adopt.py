@@ -4,10 +4,11 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
+from refiner.core.border import check_devices, check_types
 from refiner.core.task import Loss, Task
 from refiner.core.update import Update
 from refiner.defenses.base import Defense
-from refiner.errors import SettingError
+from refiner.errors import DataError, SettingError
 
 _Key = tuple[object, ...]
 # The few models of a process; the oldest is let go, so that a loop over models does not keep them all.
@@ -32,10 +33,17 @@ def backward(
     """
     if not isinstance(defense, Defense):
         raise SettingError(f"defense = {type(defense).__name__}: expected a Defense such as Refiner()")
+    if not callable(loss):
+        raise DataError(f"loss = {type(loss).__name__}: expected a function loss(scores, labels)")
+    check_types(model, "x", x)
     update = defense.protect(_task(model, loss, x), x, y, ids=ids)
+    found: list[tuple[nn.Parameter, Tensor]] = []
     for name, gradient in update.tensors.items():
-        parameter = model.get_parameter(name)
-        parameter.grad = gradient[0] if parameter.grad is None else parameter.grad + gradient[0]
+        parameter, own = model.get_parameter(name), gradient[0]
+        # In memory of its own: what is done to it in place, as clipping is, must not change the update.
+        found.append((parameter, own.clone() if parameter.grad is None else parameter.grad + own))
+    for parameter, total in found:
+        parameter.grad = total
     return update
 
 
@@ -45,6 +53,7 @@ def _task(model: nn.Module, loss: Loss, x: Tensor) -> Task:
     parameters = tuple((name, p.shape, p.requires_grad) for name, p in model.named_parameters())
     key = (modules, parameters, loss, x.shape[1:], x.device, x.dtype)
     if key not in _TASKS:
+        check_devices(model, "x", x)
         _TASKS[key] = Task(model, example=x[:2], loss=loss)
         if len(_TASKS) > _KEPT:
             _TASKS.popitem(last=False)

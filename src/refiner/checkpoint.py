@@ -1,10 +1,12 @@
 """Where a training stands: one safetensors file, whole or not there, refused if a bit of it is wrong."""
 
+import hashlib
 import json
 import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -19,7 +21,7 @@ def write_checkpoint(
     """Write where a training stands after `done` of its steps; to go on it must have the same `settings`."""
     held = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     about = {"settings": json.dumps(settings), "done": str(done)}
-    write_whole(path, save(held, about | {"sum": _sum(held, about)}))
+    write_whole(path, save(held, about | {"sum": digest(held, about)}))
 
 
 def read_checkpoint(
@@ -36,7 +38,7 @@ def read_checkpoint(
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        if about.pop("sum") != _sum(tensors, about):
+        if about.pop("sum", "") != digest(tensors, about):
             raise ValueError("its checksum is wrong")
         found, done = dict(json.loads(about["settings"])), int(about["done"])
         wanted = json.loads(json.dumps(settings))
@@ -51,10 +53,23 @@ def read_checkpoint(
     return done
 
 
+def digest(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
+    """SHA-256 of tensors, by their names, types, shapes and bytes, and of what is told about them.
+
+    >>> digest({"a": torch.zeros(2)}, {}) == digest({"a": torch.zeros(2, dtype=torch.int32)}, {})
+    False
+    """
+    names = sorted(tensors)
+    told = [[name, str(tensors[name].dtype), list(tensors[name].shape)] for name in names]
+    total = hashlib.sha256(json.dumps([told, sorted(about.items())]).encode())
+    for name in names:
+        total.update(tensors[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
 def checksum(*tensors: Tensor) -> int:
     """One number for the bytes of all tensors in turn.
 
-    >>> import torch
     >>> checksum(torch.zeros(3)) == checksum(torch.zeros(2), torch.zeros(1)) != checksum(torch.ones(3))
     True
     """
@@ -72,9 +87,3 @@ def under(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     start = f"{part}."
     return {name.removeprefix(start): t for name, t in tensors.items() if name.startswith(start)}
-
-
-def _sum(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
-    names = sorted(tensors)
-    text = json.dumps([names, sorted(about.items())]).encode()
-    return f"{zlib.crc32(text, checksum(*(tensors[name] for name in names))):08x}"

@@ -27,7 +27,11 @@ def make(registry: Mapping[str, Callable[..., T]], what: str, text: str, **setti
     name, _, rest = text.partition(":")
     if name not in registry:
         raise nearest(name, registry, what)
-    chosen = {**settings, **dict(_setting(part, text) for part in _parts(rest))}
+    told = [_setting(part, text) for part in _parts(rest)]
+    for place, (key, _) in enumerate(told):
+        if key in dict(told[:place]):
+            raise DataError(f"{what} = {text!r}: {key} is set twice")
+    chosen = {**settings, **dict(told)}
     known = _known(registry[name])
     for key in chosen:
         if key not in known:

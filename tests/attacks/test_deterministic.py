@@ -9,7 +9,7 @@ import torch
 from tests.attacks.conftest import ALL, PAINTER, QUICK, SIDE
 from torch import Tensor
 
-from refiner.attacks import ATTACKS, Observation, base
+from refiner.attacks import Observation, base
 from refiner.core import Task
 from refiner.defenses import NoDefense
 from refiner.models import build
@@ -37,7 +37,7 @@ def test_it_is_asked_for_around_the_attack(
 
 @needs_cuda
 @pytest.mark.parametrize("model", ["lenet", "resnet10"])
-@pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.parametrize("name", QUICK)
 def test_same_bits_on_a_gpu(
     name: str, model: str, victims: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:

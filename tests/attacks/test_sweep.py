@@ -11,7 +11,6 @@ from tests.attacks.conftest import ALL, PAINTER, QUICK
 from torch import Tensor
 
 from refiner.attacks import (
-    ATTACKS,
     GGL,
     Attack,
     GradInversion,
@@ -25,7 +24,7 @@ from refiner.attacks import idlg as lbfgs_attacks
 from refiner.core.lbfgs import LBFGS
 from refiner.errors import DataError, SettingError
 
-EACH = pytest.mark.parametrize("name", ATTACKS)
+EACH = pytest.mark.parametrize("name", QUICK)
 GRID: dict[str, tuple[dict[str, float], ...]] = {
     name: ({"lr": 0.01, "total_variation": 1.0}, {"lr": 0.1, "total_variation": 1e-3}, {"lr": 0.03})
     for name in ("inverting", "gradinversion")

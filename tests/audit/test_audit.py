@@ -197,3 +197,6 @@ def test_an_attack_that_fails_is_not_called_protection(task: Task, sample: Sampl
     told = summary([result])
     assert "says nothing of the others" in told
     assert "4 candidates are too few to tell" in told
+    strong = replace(result, attack="strong", verdict=replace(result.verdict, level="exposed"))
+    assert f"{result.attack} fails without any defence" in summary([result, strong])
+    assert "fails" not in summary([strong])

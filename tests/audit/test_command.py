@@ -1,5 +1,6 @@
 """`refiner audit` as a user meets it: a table and a report, kept results, errors of one line."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from typer.testing import CliRunner, Result
 from refiner.audit import AuditResult, store
 from refiner.audit.words import point
 from refiner.cli import app
+from refiner.cli.common import console
 from refiner.data import load_sample, write_sheet
 from refiner.models import LeNet
 
@@ -44,6 +46,23 @@ def test_an_audit_from_end_to_end(tmp_path: Path) -> None:
     files[0].write_bytes(files[0].read_bytes()[:-40])
     error = call(*QUICK, out=out, code=2).stderr
     assert error.startswith(f"refiner: {files[0]}: not an audit's result") and "remove it" in error
+
+
+def test_every_score_in_a_hundred_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for width, widest in ((80, 80), (100, 100), (160, 100)):
+        monkeypatch.setattr(console, "width", width)
+        lines = call(*QUICK, out=tmp_path).stdout.splitlines()
+        top = next(i for i, line in enumerate(lines) if line.startswith("defence"))
+        assert max(len(line) for line in lines[: top + 5]) <= widest
+        head = ["defence", "attack", "PSNR, dB", "SSIM", "LPIPS", "noise", "top-1", "labels", "verdict"]
+        assert re.split(r" +(?!dB)", lines[top].strip()) == head
+        told = " ".join(lines[top:])
+        note = "the nearest of 200, by pixels / by LPIPS. LPIPS and noise have no vote."
+        assert note in re.sub(" +", " ", told)
+        guess = next(line for line in lines if line.startswith("blind"))
+        assert re.fullmatch(
+            r"blind(?: guess)? +[\d.]+ ± [\d.]+ +0\.\d\d +0\.\d{3} +0\.\d\d +0 / 0 % *", guess
+        )
 
 
 def test_ctrl_c_is_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,6 +118,7 @@ def test_own_pictures(tmp_path: Path) -> None:
         (("--size", "8"), "refiner: --size = 8: goes with own pictures only"),
         (("--weights", "absent"), "refiner: --weights = 'absent': no such file"),
         (("--attack", "inverting:iterations=0"), "refiner: iterations = 0: expected an integer ≥ 1"),
+        (("--victims", "x"), "'--victims': 'x' is not a valid integer (see refiner audit --help)"),
         (("--root", "absent"), "refiner: --root = 'absent': goes with a data set"),
     ],
 )

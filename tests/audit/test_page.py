@@ -1,5 +1,6 @@
 """The report of real audits: what it says, and what a reader sees."""
 
+import html
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,23 @@ from tests.audit.conftest import QUICK
 
 from refiner.audit import AuditResult, audit, report_page, write_report
 from refiner.audit.naming import pair_names, shared_settings
-from refiner.audit.page import COLUMNS, page_verdict, table_rows
+from refiner.audit.page import COLUMNS, blind_means, page_verdict, table_rows
+from refiner.audit.public import choose_public
 from refiner.core import Task
 from refiner.data import Sample
 from refiner.defenses import Chain, NoDefense, Refiner
-from refiner.metrics import GroupVerdict, Verdict, judge, judge_group
-from refiner.report import render_page
+from refiner.metrics import (
+    GroupVerdict,
+    Thresholds,
+    Verdict,
+    best_guesses,
+    blind_guess,
+    identify,
+    judge,
+    judge_group,
+    noise_ratio,
+)
+from refiner.report import Cell, render_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -31,11 +43,11 @@ def test_the_page_tells_what_was_found(audited: Audited) -> None:
         "all ", ""
     )
     assert f"A blind guess has {bare.means['blind_psnr'].value:.1f} dB." in page.summary
-    html = render_page(page)
+    shown = render_page(page)
     # Original and reconstruction of each, and Refiner's robust data.
-    assert html.count("data:image/png") == 3 * 2 + 3 * 3
-    assert "somewhere &lt;here&gt;" in html and "blind guess" in html
-    assert "exposed from 15 dB" in html and "exposed from 0.5" in html
+    assert shown.count("data:image/png") == 3 * 2 + 3 * 3
+    assert "somewhere &lt;here&gt;" in shown and "blind guess" in shown
+    assert "exposed from 15 dB" in shown and "exposed from 0.5" in shown
 
 
 def test_a_row_for_every_pair_and_one_for_the_blind_guess(audited: Audited) -> None:
@@ -44,6 +56,71 @@ def test_a_row_for_every_pair_and_one_for_the_blind_guess(audited: Audited) -> N
     assert all(len(row) == len(COLUMNS) for row in rows)
     granted = replace(audited("none"), label_recovery=None)
     assert table_rows([granted])[0][COLUMNS.index("labels read")] == "granted"
+
+
+def test_the_blind_guess_stands_beside_every_score(audited: Audited, sample: Sample) -> None:
+    found, original = audited("none"), sample.images[:3]
+    public = choose_public(original)
+    assert public.pictures is not None
+    guess = best_guesses(original, public.pictures)
+    expected = {
+        "lpips": blind_guess(original, public.pictures, "lpips").best.mean(),
+        "noise": noise_ratio(guess).mean(),
+        "top1_pixels": identify(guess, original, others=public.others).top1,
+        "top1_lpips": identify(guess, original, "lpips", others=public.others).top1,
+    }
+    blind = blind_means([found, audited("refiner")])
+    assert blind is not None and set(blind) == {"psnr", "ssim", *expected}
+    for name, value in expected.items():
+        assert blind[name].value == pytest.approx(float(value), abs=1e-6), name
+    row = dict(zip(COLUMNS, table_rows([found])[-1], strict=True))
+    assert row["LPIPS"] == f"{blind['lpips'].value:.3f}" and row["noise"] == f"{blind['noise'].value:.2f}"
+    assert isinstance(row["identified"], Cell) and row["identified"].text == "0 / 0 %"
+    scores = report_page([found]).parts[3].groups[0].cards[0].scores  # type: ignore[union-attr]
+    first = found.findings[0]
+    assert ("LPIPS rank", f"{first.rank_lpips:g} of 200") in scores
+    assert scores[2:4] == [("SSIM", f"{first.ssim:.2f}"), ("blind", f"{first.blind_ssim:.2f}")]
+
+
+def test_a_result_from_before_shows_a_dash_for_what_it_lacks(audited: Audited) -> None:
+    found, voting = audited("none"), ("blind_psnr", "blind_ssim")
+    kept = {n: mean for n, mean in found.means.items() if n in voting or not n.startswith("blind_")}
+    old = AuditResult.from_json(replace(found, means=kept).to_json())
+    assert blind_means([old]) == {n.removeprefix("blind_"): kept[n] for n in voting}
+    row = dict(zip(COLUMNS, table_rows([old])[-1], strict=True))
+    assert (row["LPIPS"], row["noise"], row["identified"]) == ("–", "–", Cell("–"))
+    render_page(report_page([old]))
+    # Beside a newer one it has what that has; of other victims there is no guess for both.
+    assert blind_means([old, audited("refiner")]) == blind_means([audited("refiner")])
+    other = replace(found, means={**found.means, "blind_psnr": replace(kept["psnr"], value=1.0)})
+    assert blind_means([old, other]) is None and len(table_rows([old, other])) == 2
+
+
+def test_both_ways_to_identify(audited: Audited) -> None:
+    found = audited("none")
+    means = found.means
+    means = {**means, "top1_pixels": replace(means["psnr"], value=0.21)}
+    means = {**means, "top1_lpips": replace(means["psnr"], value=0.01)}
+    place = COLUMNS.index("identified")
+    assert table_rows([replace(found, means=means)])[0][place] == Cell("21 / 1 %", value=0.21)
+    del means["top1_lpips"]
+    assert table_rows([replace(found, means=means)])[0][place] == Cell("21 %", value=0.21)
+    del means["top1_pixels"]
+    assert table_rows([replace(found, means=means)])[0][place] == Cell("–")
+
+
+def test_the_thresholds_in_words(audited: Audited, task: Task, sample: Sample) -> None:
+    told = (
+        "By the paper's thresholds a picture is visible at a PSNR of 15 dB or more, an SSIM of 0.5 or more, "
+        "an LPIPS of 0.05 or less, a noise of 0.4 or less; LPIPS and noise are shown and have no vote."
+    )
+    assert told in html.unescape(render_page(report_page([audited("none")])))
+    own = Thresholds(psnr=20, lpips=0.1)
+    attack = replace(QUICK, iterations=1)
+    found = audit(task, sample.images[:1], sample.labels[:1], attack=attack, metrics=[], thresholds=own)
+    page = html.unescape(render_page(report_page([found])))
+    assert "By the thresholds of this audit a picture is visible at a PSNR of 20 dB or more" in page
+    assert "an LPIPS of 0.1 or less" in page and "By the paper's" not in page
 
 
 def test_the_verdict_is_that_on_the_defence_in_question(audited: Audited) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -140,3 +141,25 @@ def test_labels_that_do_not_fit(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", images=np.zeros((2, 8, 8), np.uint8), labels=np.array([0.5, 1.0]))
     with pytest.raises(DataError, match="labels are float64"):
         load_victims(str(tmp_path / "a.npz"), victims=1)
+
+
+@pytest.mark.parametrize(
+    ("labels", "value"),
+    [
+        (np.array([0, 32_768]), 32_768),
+        (np.array([0, 10**7]), 10**7),
+        (np.array([0, 2**62]), 2**62),
+        (np.array([0, 2**64 - 1], np.uint64), 2**64 - 1),
+        (np.array([-1, 3]), -1),
+    ],
+)
+def test_labels_out_of_range(labels: np.ndarray[Any, Any], value: int, tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=np.zeros((2, 8, 8), np.uint8), labels=labels)
+    with pytest.raises(DataError) as caught:
+        load_victims(str(tmp_path / "a.npz"), victims=1)
+    assert str(caught.value) == f"{tmp_path / 'a.npz'}: labels = {value}: expected integers in [0, 32767]"
+
+
+def test_the_highest_label(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", images=np.zeros((1, 8, 8), np.uint8), y=np.array([32_767]))
+    assert load_victims(str(tmp_path / "a.npz"), victims=1).classes == 32_768

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -9,11 +10,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from refiner.core import convolution
 from refiner.core.gradients import directional, flatten, gradients, unflatten
 from refiner.core.task import Task
 from refiner.defenses.none import NoDefense
+from refiner.errors import DataError, SettingError
 from refiner.models import NAMES, LeNet, build
 
 V = 2
@@ -343,3 +346,107 @@ def test_a_walk_back_spends_nothing_on_derivatives_in_the_parameters(
     torch.autograd.grad(found, point, torch.ones_like(found))
     # Four walks a layer; the first has nothing before it.
     assert sorted(maps) == ["_input"] * 6 + ["_output"] * 5
+
+
+X, Y = torch.rand(3, 2, 1, 8, 8), torch.zeros(3, 2, dtype=torch.long)
+INPUTS = "expected dense floating-point inputs [V, B, 1, 8, 8], V and B ≥ 1"
+LABELS = "expected dense torch.int64 labels [3, 2] or probabilities [3, 2, 3]"
+WRONG: dict[str, tuple[dict[str, object], str]] = {
+    "a list": ({"x": [1]}, f"x = list: {INPUTS}"),
+    "an axis too few": ({"x": X[0]}, f"x = torch.float32 [2, 1, 8, 8]: {INPUTS}"),
+    "another size": ({"x": X[..., :7]}, f"x = torch.float32 [3, 2, 1, 8, 7]: {INPUTS}"),
+    "no victims": ({"x": X[:0], "y": Y[:0]}, f"x = torch.float32 [0, 2, 1, 8, 8]: {INPUTS}"),
+    "no samples": ({"x": X[:, :0], "y": Y[:, :0]}, f"x = torch.float32 [3, 0, 1, 8, 8]: {INPUTS}"),
+    "bytes": ({"x": X.byte()}, f"x = torch.uint8 [3, 2, 1, 8, 8]: {INPUTS}"),
+    "sparse": ({"x": X.to_sparse()}, f"x = torch.sparse_coo torch.float32 [3, 2, 1, 8, 8]: {INPUTS}"),
+    "labels in a list": ({"y": [1]}, f"y = list: {LABELS}"),
+    "fewer labels than victims": ({"y": Y[:2]}, f"y = torch.int64 [2, 2]: {LABELS}"),
+    "fewer labels than samples": ({"y": Y[:, :1]}, f"y = torch.int64 [3, 1]: {LABELS}"),
+    "labels as floats": ({"y": Y.float()}, f"y = torch.float32 [3, 2]: {LABELS}"),
+    "too many probabilities": ({"y": torch.rand(3, 2, 4)}, f"y = torch.float32 [3, 2, 4]: {LABELS}"),
+    "x elsewhere": (
+        {"x": X.to("meta")},
+        "x on meta, y on cpu: expected both on the parameters' device, cpu",
+    ),
+    "y elsewhere": (
+        {"y": Y.to("meta")},
+        "x on cpu, y on meta: expected both on the parameters' device, cpu",
+    ),
+    "another dtype": ({"x": X.double()}, "x of torch.float64: expected the parameters' dtype, torch.float32"),
+    "no task": (
+        {"task": nn.Linear(2, 2)},
+        "task = Linear: expected a Task; make one with Task(model, example=x)",
+    ),
+    "no mapping": ({"parameters": [1]}, "parameters = list: expected tensors by name"),
+}
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_a_wrong_argument_is_one_line_that_names_it(tasks: dict[torch.dtype, Task], how: str) -> None:
+    changed, message = WRONG[how]
+    given: dict[str, Any] = {"task": tasks[torch.float32], "x": X, "y": Y, "parameters": None, **changed}
+    with pytest.raises(DataError) as caught:
+        gradients(given["task"], given["x"], given["y"], parameters=given["parameters"])
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("chunk", [0, -1, 1.5, True, "2"])
+def test_a_wrong_chunk_is_refused(tasks: dict[torch.dtype, Task], chunk: int) -> None:
+    with pytest.raises(SettingError) as caught:
+        gradients(tasks[torch.float32], X, Y, chunk=chunk)
+    assert str(caught.value) == f"chunk = {chunk!r}: expected an integer ≥ 1"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_parameters_that_are_missing_are_named(tasks: dict[torch.dtype, Task], count: int) -> None:
+    task = tasks[torch.float32]
+    whole = task.parameters()
+    few = {name: value for name, value in whole.items() if not name.startswith("head.")}
+    first = task.names[0]
+    for parameters, missing in (
+        ({}, f"{first} and {len(whole) - 1} more"),
+        (few, "head.weight and 1 more"),
+        ({**few, "head.weight": whole["head.weight"]}, "head.bias"),
+    ):
+        with pytest.raises(DataError) as caught:
+            gradients(task, X[:count], Y[:count], parameters=parameters)
+        assert str(caught.value) == f"parameters: without {missing}, expected all {len(whole)} of the task"
+
+
+def test_probabilities_are_taken_for_labels(tasks: dict[torch.dtype, Task]) -> None:
+    sure = nn.functional.one_hot(Y, 3).float()
+    found = flatten(gradients(tasks[torch.float32], X, sure))
+    assert error(found, flatten(gradients(tasks[torch.float32], X, Y))) < 1e-5
+
+
+def test_it_goes_through_the_transforms_of_functions() -> None:
+    x = X.double()
+    task = Task(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).double(), example=x[0])
+
+    def flat(data: Tensor) -> Tensor:
+        return flatten(gradients(task, data, Y, parameters=task.parameters()))
+
+    def length(data: Tensor) -> Tensor:
+        return flat(data).square().sum()
+
+    many = torch.func.vmap(flat)(torch.stack([x, 1 - x]))
+    assert error(many, torch.stack([flat(x), flat(1 - x)])) < 1e-9
+    slope = torch.func.grad(length)(x)
+    along = torch.func.jvp(length, (x,), (torch.ones_like(x),))[1]
+    assert abs(float(slope.sum() / along) - 1) < 1e-6
+
+
+class Blind(TorchDispatchMode):
+    """Refuses every operation that brings a value to the host: a recording of a CUDA graph would fail."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert "_local_scalar_dense" not in str(func), str(func)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_no_value_is_looked_at(tasks: dict[torch.dtype, Task], count: int) -> None:
+    task = tasks[torch.float32]
+    with Blind():
+        found = gradients(task, X[:count], Y[:count], parameters=task.parameters(), chunk=2)
+    assert tuple(found) == task.names

@@ -398,13 +398,41 @@ def test_wrong_models(model: nn.Module, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "example", [None, [[0.0]], torch.zeros(2, 4, dtype=torch.long), torch.zeros(4), torch.zeros(0, 4)]
+    ("example", "shown"),
+    [
+        (None, "NoneType"),
+        ([[0.0]], "list"),
+        (torch.zeros(2, 4, dtype=torch.long), "torch.int64 [2, 4]"),
+        (torch.zeros(4), "torch.float32 [4]"),
+        (torch.zeros(0, 4), "torch.float32 [0, 4]"),
+        (torch.ones(2, 4).to_sparse(), "torch.sparse_coo torch.float32 [2, 4]"),
+        (torch.ones(2, 4).to_mkldnn(), "torch._mkldnn torch.float32 [2, 4]"),
+    ],
 )
-def test_wrong_examples(example: Tensor) -> None:
-    with pytest.raises(
-        DataError, match=r"^example: expected a batch \[B, \*input\] of floating-point inputs, B ≥ 1$"
-    ):
+def test_wrong_examples(example: Tensor, shown: str) -> None:
+    with pytest.raises(DataError) as caught:
         Task(nn.Linear(4, 3), example=example)
+    wanted = "expected a dense batch [B, *input] of floating-point inputs, B ≥ 1"
+    assert str(caught.value) == f"example = {shown}: {wanted}"
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_nested_example_is_refused() -> None:
+    with pytest.raises(DataError, match=r"^example = nested torch.float32: expected a dense batch \["):
+        Task(nn.Linear(4, 3), example=torch.nested.nested_tensor([torch.ones(4)]))
+
+
+def test_model_and_example_on_other_devices() -> None:
+    here, nowhere = torch.randn(2, 4), torch.empty(2, 4, device="meta")
+    for example in (here, nowhere):
+        with pytest.raises(DataError, match=r"^model: weight on meta: expected a device that holds values$"):
+            Task(nn.Linear(4, 3).to("meta"), example=example)
+    with pytest.raises(DataError, match=r"^example on meta: expected the model's device, cpu$"):
+        Task(nn.Linear(4, 3), example=nowhere)
+    buffered = around(nn.BatchNorm1d(6))
+    buffered.register_buffer("offset", torch.empty(1, device="meta"), persistent=False)
+    with pytest.raises(DataError, match=r"^model: offset on meta: expected a device that holds values$"):
+        Task(buffered, example=here)
 
 
 def test_a_single_value_a_channel_is_no_batch() -> None:

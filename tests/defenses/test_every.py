@@ -1,7 +1,7 @@
 """Every defence of `DEFENSES`, and chains of them, through what all of them promise."""
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -20,14 +20,25 @@ QUICK = {
     "refiner-paper": "refiner-paper:iterations=1",
     "soteria": "soteria:sensitivity=estimated,probes=2",
 }
+# Forms beside the default that take another way.
+FORMS = (
+    "refiner:iterations=1,granularity=sample",
+    "refiner:iterations=1,privacy=mse,element_power=1,tau=1",
+    "dp-gaussian:per_sample=true",
+    "dp-laplace:per_sample=true",
+    "gq:stochastic=true",
+    "pruning:scope=global",
+    "soteria:variant=original,sensitivity=estimated,probes=2",
+    "soteria:sensitivity=exact",
+)
 CHAINS = (
     f"{QUICK['refiner']}+dp-gaussian",
     "pruning:rate=0.8+gq:bits=8",
     f"{QUICK['soteria']}+gq+dp-laplace",
 )
 # Their draws are no secret, and without a seed the same for all clients.
-COMMON = {QUICK["soteria"]}
-TEXTS = [*(QUICK.get(name, name) for name in DEFENSES), *CHAINS]
+COMMON = {QUICK["soteria"], FORMS[-2]}
+TEXTS = [*(QUICK.get(name, name) for name in DEFENSES), *FORMS, *CHAINS]
 every = pytest.mark.parametrize("text", TEXTS)
 Batch = tuple[Tensor, Tensor]
 
@@ -95,6 +106,16 @@ def test_a_victim_does_not_feel_its_neighbours(text: str, task: Task, pairs: Bat
     one, two = (defense.protect(task, *given, seed=1).flat() for given in (pairs, other))
     torch.testing.assert_close(one[1], two[1], rtol=1e-4, atol=1e-6)
     assert not torch.equal(one[0], two[0])
+    alone = defense.protect(task, x[:1], y[:1], seed=1).flat()
+    torch.testing.assert_close(one[0], alone[0], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("text", [text for text in TEXTS if hasattr(make_defense(text), "chunk")])
+def test_chunks_change_only_rounding(text: str, task: Task, pairs: Batch) -> None:
+    whole = make_defense(text)
+    parts = replace(whole, chunk=1)  # type: ignore[type-var]
+    one, two = (defense.protect(task, *pairs, seed=1).flat() for defense in (whole, parts))
+    torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6)
 
 
 @every
@@ -109,9 +130,53 @@ def test_a_seed_alone_decides(text: str, task: Task, batch: Batch) -> None:
         assert not torch.equal(own, foreign) and not torch.equal(own, one)
 
 
+# What each is where it hides nothing, and where nothing is left to see.
+WEAKEST = {
+    "none": "none",
+    "refiner": "refiner:iterations=1,floor=0,epsilon=1e-6",
+    "refiner-paper": "refiner-paper:iterations=1,epsilon=1e-6",
+    "dp-gaussian": "dp-gaussian:magnitude=1e-12,clip=none",
+    "dp-laplace": "dp-laplace:magnitude=1e-12,clip=none",
+    "gq": "gq:bits=28",
+    "pruning": "pruning:rate=0",
+    "soteria": "soteria:rate=0",
+}
+STRONGEST = {
+    "dp-gaussian": "dp-gaussian:magnitude=100",
+    "dp-laplace": "dp-laplace:magnitude=100",
+    "pruning": "pruning:rate=0.9999",
+    "soteria": "soteria:rate=0.9999,sensitivity=estimated",
+}
+
+
+@pytest.mark.parametrize("name", DEFENSES)
+def test_the_weakest_is_no_defence(name: str, task: Task, batch: Batch) -> None:
+    real, sent = (make_defense(text).protect(task, *batch, seed=0).flat() for text in ("none", WEAKEST[name]))
+    assert float((sent - real).norm() / real.norm()) < 1e-5
+
+
+@pytest.mark.parametrize("name", STRONGEST)
+def test_the_strongest_tells_nothing(name: str, task: Task, batch: Batch) -> None:
+    real, sent = (make_defense(text).protect(task, *batch, seed=0) for text in ("none", STRONGEST[name]))
+    if name == "soteria":
+        # One of 3,072 features is left.
+        columns = (sent.tensors["3.weight"] != 0).any(1)
+        assert columns.sum(1).tolist() == [1, 1]
+    elif name == "pruning":
+        # One of 10,000 entries, and one of each tensor.
+        assert bool(((sent.flat() != 0).sum(1) <= task.size / 10_000 + len(task.names)).all())
+    else:
+        # No nearer in its direction to the real gradient than chance has it.
+        alike = torch.cosine_similarity(sent.flat(), real.flat())
+        assert bool((alike.abs() < 5 / task.size**0.5).all())
+
+
 @every
 def test_a_gradient_of_zeros(text: str, batch: Batch) -> None:
-    assert _protected_or_refused(make_defense(text), task_of(factor=0.0), batch)
+    defense = make_defense(text)
+    assert _protected_or_refused(defense, task_of(factor=0.0), batch)
+    if not {"refiner", "dp-gaussian", "dp-laplace"} & set(defense.name.split("+")):
+        assert not bool(defense.protect(task_of(factor=0.0), *batch).flat().any())
 
 
 @every

@@ -116,6 +116,9 @@ def _spoil(x: Tensor, y: Tensor, how: str) -> tuple[object, object]:
         "half precision": (x.half(), y),
         "another device": (x.to("meta"), y),
         "not a tensor": (x.tolist(), y),
+        "sparse pictures": (x.to_sparse(), y),
+        "packed pictures": (x[0].to_mkldnn(), y[0]),
+        "sparse labels": (x, y.to_sparse()),
     }
     return bad[how]
 
@@ -135,6 +138,9 @@ WRONG = (
     "half precision",
     "another device",
     "not a tensor",
+    "sparse pictures",
+    "packed pictures",
+    "sparse labels",
 )
 
 
@@ -148,6 +154,14 @@ def test_wrong_data_is_one_line_and_no_update(
         DEFENSES[name].protect(task, x, y)  # type: ignore[arg-type]
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 200
+
+
+def test_sparse_data_is_named_as_such(task: Task, batch: tuple[Tensor, Tensor]) -> None:
+    x, y = batch
+    with pytest.raises(DataError) as raised:
+        Refiner().protect(task, x.to_sparse(), y)
+    shown = "torch.sparse_coo torch.float32 [3, 2, 3, 32, 32]"
+    assert str(raised.value) == f"x = {shown}: expected dense floating-point inputs"
 
 
 @given(
@@ -214,6 +228,10 @@ def test_bad_ids_and_seeds_are_refused(task: Task, batch: tuple[Tensor, Tensor])
     for ids in (torch.zeros(3, 1, dtype=torch.long), torch.zeros(3, 2), -torch.ones(3, 2, dtype=torch.long)):
         with pytest.raises(DataError, match="ids"):
             Refiner(iterations=1).protect(task, *batch, ids=ids)
+    with pytest.raises(DataError, match=r"^ids = torch.sparse_coo torch.int64 \[3, 2\]: expected dense "):
+        Refiner(iterations=1).protect(task, *batch, ids=torch.arange(6).view(3, 2).to_sparse())
+    with pytest.raises(DataError, match=r"^ids on meta: expected a device that holds values$"):
+        Refiner(iterations=1).protect(task, *batch, ids=torch.zeros(3, 2, dtype=torch.long, device="meta"))
     with pytest.raises(DataError, match="ids = list"):
         Refiner(iterations=1).protect(task, *batch, ids=[1, 2])  # type: ignore[arg-type]
     with pytest.raises(DataError, match="task = LeNet"):

@@ -14,6 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from refiner.checkpoint import checksum
 from refiner.data import load_sample
 from refiner.errors import DataError, SettingError
 from refiner.evaluation import EvaluationNetwork, Training, train
@@ -76,7 +77,8 @@ def test_interrupted_and_resumed_is_the_same_to_the_last_bit(unbroken: Unbroken,
     assert one_epoch(TINY, out) == unbroken[1][0]
     part = tmp_path / "network.part"
     with safe_open(part, framework="pt") as file:
-        assert json.loads(file.metadata()["settings"]) == asdict(TINY)
+        settings = json.loads(file.metadata()["settings"])
+        assert settings == {**asdict(TINY), "data": [*few().shape, checksum(few())]}
         assert file.metadata()["done"] == "1"
 
     with pytest.raises(DataError) as caught:
@@ -93,6 +95,30 @@ def test_interrupted_and_resumed_is_the_same_to_the_last_bit(unbroken: Unbroken,
     assert same(resumed, unbroken[0])
     assert out.read_bytes() == unbroken[2].read_bytes()
     assert not part.exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: 1 - x,
+        lambda x: x[:3],
+        lambda x: x.flip(0),
+        # The same bytes in another shape.
+        lambda x: x.view(12, 1, *x.shape[2:]),
+    ],
+)
+def test_a_checkpoint_of_other_pictures_is_refused(
+    change: Callable[[Tensor], Tensor], tmp_path: Path
+) -> None:
+    out, part = tmp_path / "network", tmp_path / "network.part"
+    one_epoch(TINY, out)
+    before = part.read_bytes()
+    with pytest.raises(DataError) as caught:
+        train(change(few().contiguous()), TINY, out)
+    assert str(caught.value) == (
+        f"checkpoint = {str(part)!r}: made with another data; delete it to start anew"
+    )
+    assert part.read_bytes() == before and not out.exists()
 
 
 def test_another_seed_is_another_training(unbroken: Unbroken, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from refiner.data import load_sample
 from refiner.errors import DataError, SettingError
-from refiner.metrics import MEASURES, blind_guess, psnr
+from refiner.metrics import MEASURES, best_guesses, blind_guess, psnr
 from refiner.metrics.blind import GUESSES, guesses
 
 PICTURES = load_sample().images
@@ -53,6 +53,16 @@ def test_the_best_is_the_nearest(metric: str) -> None:
     assert found.beaten_by(measure.compare(original, original)).all()
     assert not found.beaten_by(found.best).any()
     assert not found.beaten_by(measure.compare(guesses(original, public)["grey"], original)).any()
+
+
+def test_the_best_guesses_as_pictures() -> None:
+    original, public = PICTURES[:30], PICTURES[30:]
+    found, pictures = blind_guess(original, public), best_guesses(original, public)
+    assert len(set(found.winner)) > 1
+    torch.testing.assert_close(psnr(pictures, original), found.best)
+    made = guesses(original, public)
+    for place, name in enumerate(found.winner):
+        assert torch.equal(pictures[place], made[name][place])
 
 
 def test_the_metric_is_psnr_unless_told() -> None:

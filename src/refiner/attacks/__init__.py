@@ -1,5 +1,7 @@
 """Attacks that rebuild a client's batch from what it uploads."""
 
+from collections.abc import Callable
+
 from refiner.attacks.base import Attack, Observation, Reconstruction, ThreatModel
 from refiner.attacks.dlg import DLG
 from refiner.attacks.ggl import GGL
@@ -10,7 +12,17 @@ from refiner.attacks.labels import infer_labels
 from refiner.attacks.sweep import Sweep, tunable
 from refiner.registry import make
 
-ATTACKS: dict[str, type[Attack]] = {a.name: a for a in (DLG, IDLG, InvertingGradients, GradInversion, GGL)}
+ATTACKS: dict[str, Callable[..., Attack]] = {
+    "dlg": DLG,
+    "idlg": IDLG,
+    "inverting": InvertingGradients,
+    "inverting-paper": InvertingGradients.paper,
+    "gradinversion": GradInversion,
+    "gradinversion-paper": GradInversion.paper,
+    "ggl": GGL,
+    "ggl-paper": GGL.paper,
+}
+"""Every attack by name; `inverting-paper` and its like have the settings of the paper's attack table."""
 
 __all__ = [
     "ATTACKS",

@@ -1,5 +1,7 @@
 """What an attacker sees, what it may use, and what it makes of it."""
 
+import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 from refiner import checks
 from refiner.core.determinism import repeatable
 from refiner.core.task import Task
-from refiner.core.update import Update
+from refiner.core.update import FLOATS, Update
 from refiner.errors import DataError, ThreatModelError
 
 Grant = Literal["labels", "statistics", "generator"]
@@ -68,18 +70,20 @@ class Observation:
     labels: Tensor | None = None
     """`[V, B]`, where the threat model grants them."""
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.task, Task):
+            raise DataError(f"task = {type(self.task).__name__}: expected a Task")
+        if isinstance(self.samples, bool) or not isinstance(self.samples, int) or self.samples < 1:
+            raise DataError(str(checks.wrong("samples", self.samples, "an integer ≥ 1")))
+        _check_parameters(self.task, self.parameters)
+        _check_gradient(self.task, self.gradient)
+        if self.labels is not None:
+            _check_labels(self.task, self.labels, (len(self.gradient), self.samples))
+
     @classmethod
     def of(cls, task: Task, update: Update, *, labels: Tensor | None = None) -> "Observation":
         """See `update`, made with `task`'s model as it is now."""
         _fits(task, update)
-        if labels is not None:
-            wanted = (update.victims, update.samples)
-            if not isinstance(labels, Tensor) or labels.dtype != torch.long or labels.shape != wanted:
-                raise DataError(
-                    f"labels: expected torch.int64 of shape {list(wanted)}, a label for every sample"
-                )
-            if int(labels.min()) < 0 or int(labels.max()) >= task.classes:
-                raise DataError(f"labels: expected values in [0, {task.classes - 1}]")
         # An attack on a half-precision model computes in float32: its objective must fall by small steps.
         now = {name: _wide(value.clone()) for name, value in task.parameters().items()}
         gradient = torch.cat([update.tensors[name].flatten(1) for name in task.names], dim=1)
@@ -105,8 +109,47 @@ def _fits(task: Task, update: Update) -> None:
     for name, shape in update.shapes.items():
         if shape != task.shapes[name]:
             raise DataError(f"update: {name} has shape {list(shape)}, expected {list(task.shapes[name])}")
-    if not all(bool(t.isfinite().all()) for t in update.tensors.values()):
-        raise DataError("update: holds NaN or infinity")
+
+
+def _check_parameters(task: Task, parameters: object) -> None:
+    if not isinstance(parameters, Mapping):
+        raise DataError(f"parameters = {type(parameters).__name__}: expected a mapping by name")
+    missing = [name for name in task.names if name not in parameters]
+    extra = [str(name) for name in parameters if name not in task.shapes]
+    for names, what in ((missing, "lacks"), (extra, "has besides")):
+        if names:
+            raise DataError(f"parameters: {what} {', '.join(names[:3])}, expected those of the task's model")
+    for name, shape in task.shapes.items():
+        value = parameters[name]
+        if not isinstance(value, Tensor) or value.shape != shape:
+            found = f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise DataError(f"parameters: {name} has {found}, expected {list(shape)}")
+    # What is computed from them comes in their order, and is compared with a gradient in the task's.
+    if tuple(parameters) != task.names:
+        raise DataError("parameters: expected them in the order of the task's names")
+
+
+def _check_gradient(task: Task, gradient: object) -> None:
+    if not isinstance(gradient, Tensor):
+        raise DataError(f"gradient = {type(gradient).__name__}: expected a tensor [V, {task.size}]")
+    if gradient.dtype not in FLOATS:
+        raise DataError(f"gradient = {gradient.dtype}: expected floats of 16, 32 or 64 bits")
+    if gradient.ndim != 2 or gradient.shape[1] != task.size or not len(gradient):
+        raise DataError(
+            f"gradient = {list(gradient.shape)}: expected shape [V, {task.size}], V ≥ 1, "
+            "a value for every parameter"
+        )
+    # A norm, which a value that is not finite makes so: one pass without a copy, and one wait for a GPU.
+    if not bool(torch.linalg.vector_norm(gradient.detach(), math.inf).isfinite()):
+        raise DataError("gradient: holds NaN or infinity")
+
+
+def _check_labels(task: Task, labels: object, wanted: tuple[int, int]) -> None:
+    if not isinstance(labels, Tensor) or labels.dtype != torch.long or labels.shape != wanted:
+        raise DataError(f"labels: expected torch.int64 of shape {list(wanted)}, a label for every sample")
+    low, high = torch.stack(labels.aminmax()).tolist()
+    if low < 0 or high >= task.classes:
+        raise DataError(f"labels = {low if low < 0 else high}: expected values in [0, {task.classes - 1}]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +165,20 @@ class Reconstruction:
     diverged: Tensor
     """`[V]`: frozen at its best when its objective ceased to be a number."""
     seconds: float
+
+
+def state_path(resume: str | os.PathLike[str] | None) -> Path | None:
+    """Where the state is kept, if it is.
+
+    >>> state_path("out/a.safetensors").name
+    'a.safetensors'
+    >>> state_path(5)
+    Traceback (most recent call last):
+    refiner.errors.SettingError: resume = 5: expected the path of a file or None
+    """
+    if resume is not None and not isinstance(resume, str | os.PathLike):
+        raise checks.wrong("resume", resume, "the path of a file or None")
+    return None if resume is None else Path(resume)
 
 
 @dataclass(frozen=True)
@@ -156,7 +213,7 @@ class Attack(ABC):
         threat: ThreatModel | None = None,
         seed: int = 0,
         chunk: int | None = None,
-        resume: Path | None = None,
+        resume: str | os.PathLike[str] | None = None,
         on_progress: Progress = lambda done, total: None,
         deterministic: bool = False,
     ) -> Reconstruction:
@@ -166,7 +223,7 @@ class Attack(ABC):
         kept in that file, and a call with the same arguments goes on where the last one stopped. With
         `deterministic` a GPU, too, gives the same bits every time, at some cost in speed.
         """
-        run = Run(seed, chunk, resume, on_progress, deterministic)
+        run = Run(seed, chunk, state_path(resume), on_progress, deterministic)
         observations = [seen] if isinstance(seen, Observation) else list(seen)
         _together(observations)
         granted = threat or ThreatModel()

@@ -12,10 +12,12 @@ from safetensors.torch import save
 from torch import Tensor
 
 from refiner.attacks.search import Search
+from refiner.checkpoint import digest
 from refiner.errors import DataError
 from refiner.files import write_whole
 
-_FORMAT = "refiner-attack-2"
+_KIND = "refiner-attack-"
+_FORMAT = f"{_KIND}3"
 _RESULTS = ("z", "best", "diverged")
 # Seconds between two states on disk.
 _SAVE = 20.0
@@ -89,18 +91,27 @@ class Checkpoint:
         header = {"format": _FORMAT, **{name: json.dumps(value) for name, value in told.items()}}
         # Clones: the format refuses tensors that share memory, as a first guess and the best one do.
         whole = {name: t.cpu().contiguous().clone() for name, t in tensors.items()}
-        write_whole(self.path, save(whole, header))
+        write_whole(self.path, save(whole, header | {"sum": digest(whole, header)}))
         self._saved = time.perf_counter()
 
     def _load(self, path: Path, device: str) -> None:
         kept = "nothing was overwritten"
         try:
-            with safe_open(path, framework="pt", device=device) as file:
+            with safe_open(path, framework="pt") as file:
                 about = file.metadata() or {}
-                if about.get("format") != _FORMAT:
-                    raise DataError(f"resume = {str(path)!r}: not the state of an attack; {kept}")
-                position = json.loads(about["position"])
+                if (found := about.get("format", "")) != _FORMAT:
+                    another = found.startswith(_KIND)
+                    told = "of another version of refiner" if another else "not the state of an attack"
+                    raise DataError(f"resume = {str(path)!r}: {told}; {kept}")
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Before anything in it is believed.
+            if about.pop("sum", "") != digest(tensors, about):
+                raise DataError(
+                    f"resume = {str(path)!r}: its checksum is wrong, it was damaged or changed; {kept}. "
+                    "Remove it to start anew"
+                )
+            tensors = {name: t.to(device) for name, t in tensors.items()}
+            position = json.loads(about["position"])
             identity = json.loads(about["attack"])
             names = dict.fromkeys([*self.identity, *identity])
             other = [name for name in names if identity.get(name) != self.identity.get(name)]

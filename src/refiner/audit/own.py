@@ -16,6 +16,8 @@ from refiner.errors import DataError
 
 # Where nothing tells the labels.
 _CLASSES = 10
+# The model has a row for every label up to the highest: one that is no class must not fill the memory.
+_HIGHEST = 32_767
 
 
 class Pictures(NamedTuple):
@@ -56,10 +58,13 @@ def own_pictures(path: Path, size: int | None = None, seed: int = 0) -> Pictures
     found = next((arrays[key] for key in ("labels", "y") if key in arrays), None)
     if found is None:
         return _drawn(images, names, path, seed)
-    if found.dtype.kind not in "iu" or found.size != len(images) or found.min() < 0:
+    if found.dtype.kind not in "iu" or found.size != len(images):
         raise DataError(
             f"{path}: labels are {found.dtype} {list(found.shape)}, expected {len(images)} integers ≥ 0"
         )
+    for value in (int(found.min()), int(found.max())):
+        if not 0 <= value <= _HIGHEST:
+            raise DataError(f"{path}: labels = {value}: expected integers in [0, {_HIGHEST}]")
     labels = torch.from_numpy(found.reshape(-1).astype(np.int64))
     return Pictures(images, labels, names, max(2, int(labels.max()) + 1), path.name)
 

@@ -8,6 +8,7 @@ from refiner.audit.naming import pair_names, shared_settings
 from refiner.audit.result import AuditResult, Finding, Mean
 from refiner.audit.words import attack_works, note, summary, tuned, why
 from refiner.errors import DataError
+from refiner.metrics.thresholds import PAPER
 from refiner.report import (
     VERDICTS,
     Card,
@@ -102,19 +103,44 @@ def table_rows(results: Sequence[AuditResult]) -> list[list[str | Cell]]:
                 interval(result.means.get("ssim"), 3),
                 _mean(result.means.get("lpips"), 3),
                 _mean(result.means.get("noise"), 2),
-                _percent(result.means.get("top1_pixels")),
+                top1(result.means),
                 "granted" if labels is None else f"{100 * labels:.0f} %",
                 "–" if result.upload_bytes is None else f"{result.upload_bytes:,}",
                 Cell(f"{verdict.exposed} of {count}", value=verdict.exposed / count),
                 Cell(verdict=verdict.level),
             ]
         )
-    blind = {(r.means["blind_psnr"], r.means["blind_ssim"]) for r in results}
-    if len(blind) == 1:
-        psnr, ssim = blind.pop()
-        rest = ["–"] * (len(COLUMNS) - 4)
-        rows.append(["blind guess", "–", interval(psnr, 1), interval(ssim, 3), *rest])
+    blind = blind_means(results)
+    if blind is not None:
+        shown: list[str | Cell] = [interval(blind.get("psnr"), 1), interval(blind.get("ssim"), 3)]
+        shown += [_mean(blind.get("lpips"), 3), _mean(blind.get("noise"), 2), top1(blind)]
+        rows.append(["blind guess", "–", *shown, *["–"] * (len(COLUMNS) - 7)])
     return rows
+
+
+def blind_means(results: Sequence[AuditResult]) -> dict[str, Mean] | None:
+    """What the blind guess has by each score; None if it is not the same for all audits.
+
+    An audit that was kept from before may lack some scores of the guess: another one of the same victims
+    has them.
+    """
+    if len({(result.means["blind_psnr"], result.means["blind_ssim"]) for result in results}) > 1:
+        return None
+    every = [(name, mean) for result in reversed(results) for name, mean in result.means.items()]
+    return {name.removeprefix("blind_"): mean for name, mean in every if name.startswith("blind_")}
+
+
+def top1(means: Mapping[str, Mean]) -> Cell:
+    """How often the original is the nearest candidate, by pixels and by LPIPS, or by pixels alone.
+
+    >>> top1({"top1_pixels": Mean(0.21, None, None), "top1_lpips": Mean(0.01, None, None)}).text
+    '21 / 1 %'
+    """
+    pixels, deep = means.get("top1_pixels"), means.get("top1_lpips")
+    if pixels is None:
+        return Cell("–")
+    told = f"{100 * pixels.value:.0f}" + ("" if deep is None else f" / {100 * deep.value:.0f}")
+    return Cell(f"{told} %", value=pixels.value)
 
 
 def interval(mean: Mean | None, digits: int) -> str:
@@ -135,10 +161,6 @@ def _mean(mean: Mean | None, digits: int) -> str:
     return "–" if mean is None else f"{mean.value:.{digits}f}"
 
 
-def _percent(mean: Mean | None) -> str:
-    return "–" if mean is None else f"{100 * mean.value:.0f} %"
-
-
 def _table_note(results: Sequence[AuditResult]) -> str:
     told = (
         "Means over all pictures; in brackets the 95 % interval, a percentile bootstrap over the victims. "
@@ -149,8 +171,12 @@ def _table_note(results: Sequence[AuditResult]) -> str:
     if candidates is not None:
         told += (
             f"Identified: how often the original is the nearest of {candidates} candidates, by the "
-            f"correlation of pixels; by luck {100 / candidates:.2g} %. "
+            f"correlation of pixels / by LPIPS; by luck {100 / candidates:.2g} %. "
         )
+    told += (
+        "The blind guess has the best PSNR, SSIM and LPIPS of all guesses at each picture; noise and "
+        f"identification are those of the guess with the best PSNR. {_limits(results[0])} "
+    )
     diverged = sum(sum(result.diverged) for result in results)
     if diverged:
         told += f"{diverged} attacks diverged and count with the best they had. "
@@ -158,6 +184,22 @@ def _table_note(results: Sequence[AuditResult]) -> str:
         if result.tuned is not None:
             told += f"{defense} against {result.attack}: attacker tuned: {tuned(result)}. "
     return told.strip()
+
+
+def _limits(result: AuditResult) -> str:
+    """The paper's four thresholds in words, as this audit has them."""
+    metrics = result.settings.get("metrics")
+    held = metrics if isinstance(metrics, Mapping) else {}
+    psnr, ssim, lpips, noise = (
+        held.get(name, getattr(PAPER, name)) for name in ("psnr", "ssim", "lpips", "noise")
+    )
+    paper = (psnr, ssim, lpips, noise) == (PAPER.psnr, PAPER.ssim, PAPER.lpips, PAPER.noise)
+    whose = "By the paper's thresholds" if paper else "By the thresholds of this audit"
+    return (
+        f"{whose} a picture is visible at a PSNR of {psnr:g} dB or more, an SSIM of {ssim:g} or more, an "
+        f"LPIPS of {lpips:g} or less, a noise of {noise:g} or less; LPIPS and noise are shown "
+        "and have no vote."
+    )
 
 
 def _facts(first: AuditResult, source: str) -> list[tuple[str, str]]:
@@ -214,8 +256,9 @@ def _card(result: AuditResult, i: int) -> Card:
 
 def _scores(found: Finding, candidates: int | None) -> list[tuple[str, str]]:
     scores = [("PSNR", f"{found.psnr:.1f} dB"), ("blind", f"{found.blind_psnr:.1f} dB")]
-    scores += [("SSIM", f"{found.ssim:.2f}")]
+    scores += [("SSIM", f"{found.ssim:.2f}"), ("blind", f"{found.blind_ssim:.2f}")]
     scores += [] if found.lpips is None else [("LPIPS", f"{found.lpips:.3f}")]
     scores += [] if found.noise is None else [("noise", f"{found.noise:.2f}")]
     scores += [] if found.rank_pixels is None else [("rank", f"{found.rank_pixels:g} of {candidates}")]
+    scores += [] if found.rank_lpips is None else [("LPIPS rank", f"{found.rank_lpips:g} of {candidates}")]
     return scores

@@ -81,7 +81,25 @@ class Seconds:
 
 @dataclass(frozen=True, eq=False)
 class AuditResult:
-    """One attack on one defence: what is left of the victims' privacy, and all it takes to repeat it."""
+    """One attack on one defence: what is left of the victims' privacy, and all it takes to repeat it.
+
+    >>> import torch
+    >>> from refiner.attacks import InvertingGradients
+    >>> from refiner.audit import audit
+    >>> from refiner.core import Task
+    >>> from refiner.data import load_sample
+    >>> sample = load_sample()
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10))
+    >>> task = Task(model, example=sample.images[:1])
+    >>> attack = InvertingGradients(iterations=2)
+    >>> found = audit(task, sample.images[:2], sample.labels[:2], defense="none", attack=attack, metrics=[])
+    >>> len(found.findings), len(found.scores("psnr")), found.reconstruction.shape
+    (2, 2, (2, 32, 32, 3))
+    >>> found.means["psnr"].value == sum(found.scores("psnr")) / 2
+    True
+    >>> AuditResult.from_json(found.to_json()).to_json() == found.to_json()
+    True
+    """
 
     defense: str
     attack: str

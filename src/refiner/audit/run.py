@@ -1,5 +1,6 @@
 """The audit: a defence, an attack on what it lets out, and how much of the victims the attack rebuilt."""
 
+import os
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from refiner.attacks import Attack, Sweep, ThreatModel
+from refiner.attacks.base import state_path
 from refiner.attacks.preset import MatchingAttack
 from refiner.audit.plan import APART, Plan
 from refiner.audit.result import AuditResult, Seconds, Tuned
@@ -40,7 +42,7 @@ def audit(
     thresholds: Thresholds | None = None,
     seed: int = 0,
     chunk: int | None = None,
-    resume: Path | None = None,
+    resume: str | os.PathLike[str] | None = None,
     on_progress: Progress = lambda stage, done, total: None,
     deterministic: bool = False,
     tune: Tuning | None = None,
@@ -65,6 +67,7 @@ def audit(
     >>> found.label_recovery, found.candidates, found.victims
     (1.0, 200, 2)
     """
+    kept = state_path(resume)
     plan = Plan.of(
         task,
         x,
@@ -80,7 +83,7 @@ def audit(
         deterministic=deterministic,
         tune=tune,
     )
-    return carry_out(plan, chunk=chunk, resume=resume, on_progress=on_progress)
+    return carry_out(plan, chunk=chunk, resume=kept, on_progress=on_progress)
 
 
 def carry_out(

@@ -12,7 +12,17 @@ from refiner.audit.public import Public
 from refiner.audit.result import Finding, Mean
 from refiner.audit.statistics import all_means
 from refiner.errors import DataError
-from refiner.metrics import blind_guess, identify, judge_each, lpips, mse, noise_ratio, psnr, ssim
+from refiner.metrics import (
+    best_guesses,
+    blind_guess,
+    identify,
+    judge_each,
+    lpips,
+    mse,
+    noise_ratio,
+    psnr,
+    ssim,
+)
 from refiner.metrics.pairs import check_pictures
 from refiner.metrics.thresholds import Thresholds
 
@@ -43,10 +53,8 @@ class Scorer:
         """Refuses what can't be scored, before an attack is run for nothing."""
         check_pictures("x", original)
         chosen = _choose(original, public, metrics)
-        # A grey mean picture adds nothing to the grey guess.
-        pictures = original.new_full((1, *original.shape[1:]), 0.5)
-        pictures = pictures if public.pictures is None else public.pictures
-        blind = {name: blind_guess(original, pictures, name).best for name in ("psnr", "ssim")}
+        known = _known(original, public)
+        blind = {name: blind_guess(original, known, name).best for name in ("psnr", "ssim")}
         return cls(original, chosen, public, blind["psnr"], blind["ssim"], thresholds)
 
     def score(
@@ -90,8 +98,34 @@ class Scorer:
             for i, label in enumerate(labels.flatten().tolist())
         )
         tops = {f"top1_{way}": (f.ranks == 1).double().tolist() for way, f in found.items()}
-        means = all_means({**lists, **tops}, len(findings) // batch)
+        means = all_means({**lists, **tops, **self._voteless_blind(ways)}, len(findings) // batch)
         return findings, means, next((f.candidates for f in found.values()), None)
+
+    def _voteless_blind(self, ways: Sequence[str]) -> dict[str, list[float]]:
+        """What the blind guess has where no verdict asks for it; not before, since a kept result has it.
+
+        The best LPIPS of all guesses; of the guess with the best PSNR its noise, and whether it is nearest to
+        its own original.
+        """
+        known = _known(self.original, self.public)
+        guess = best_guesses(self.original, known)
+        found = {}
+        if "lpips" in self.metrics:
+            found["blind_lpips"] = blind_guess(self.original, known, "lpips").best
+        if "noise" in self.metrics:
+            found["blind_noise"] = noise_ratio(guess)
+        if "identification" in self.metrics:
+            for way in ways:
+                ranks = identify(guess, self.original, way, others=self.public.others).ranks
+                found[f"blind_top1_{way}"] = (ranks == 1).double()
+        return {name: column.tolist() for name, column in found.items()}
+
+
+def _known(original: Tensor, public: Public) -> Tensor:
+    """The pictures whose mean is a guess; without any a grey one, which adds nothing to the grey guess."""
+    if public.pictures is not None:
+        return public.pictures
+    return original.new_full((1, *original.shape[1:]), 0.5)
 
 
 def _choose(original: Tensor, public: Public, metrics: Collection[str] | None) -> tuple[str, ...]:

@@ -15,9 +15,9 @@ from refiner.data.catalogue import SHORT, SOURCES
 from refiner.data.open import held
 from refiner.errors import DataError
 
-# Victims of every study are CIFAR-10's training pictures from here on; nothing is trained or tuned on them.
+# Victims of every study are CIFAR-10's training pictures from here on; nothing is trained on them.
 _FIRST_VICTIM = 40_000
-# An attacker is tuned on these, or on those behind the victims where they reach further.
+# An attacker is tuned on these, or on those behind an audit's victims where they reach further.
 _FIRST_TUNED_ON = 41_000
 _PUBLIC = 1000
 

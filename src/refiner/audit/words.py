@@ -21,22 +21,22 @@ def summary(results: Sequence[AuditResult]) -> str:
 def caveats(results: Sequence[AuditResult]) -> list[str]:
     """Why a verdict may say less than it seems to."""
     told = []
-    works = attack_works(results)
-    if works is None:
+    if attack_works(results) is None:
         told.append("Whether the attack works on this model is not shown: audit `none` beside it.")
-    elif not works:
-        told.append(
-            "The attack fails without any defence, so this says nothing of the others; try another one, or "
-            "more iterations."
-        )
+    for attack in dict.fromkeys(result.attack for result in results):
+        if attack_works(results, attack) is False:
+            told.append(
+                f"{attack} fails without any defence, so this says nothing of the others; try another one, "
+                "or more iterations."
+            )
     if any(voteless(result) for result in results):
         told.append(f"Identification has no vote: {results[0].candidates} candidates are too few to tell.")
     return told
 
 
-def attack_works(results: Sequence[AuditResult]) -> bool | None:
-    """Whether an attack exposes what no defence hides; None if that was not tried."""
-    bare = [result for result in results if result.defense == "none"]
+def attack_works(results: Sequence[AuditResult], attack: str | None = None) -> bool | None:
+    """Whether this attack, or any, exposes what no defence hides; None if that was not tried."""
+    bare = [result for result in results if result.defense == "none" and attack in (None, result.attack)]
     return any(result.verdict.level == "exposed" for result in bare) if bare else None
 
 

@@ -6,7 +6,7 @@ import typer
 
 from refiner._version import __version__
 from refiner.cli.audit import audit
-from refiner.cli.common import console
+from refiner.cli.common import OneLineGroup, console
 from refiner.cli.data import data
 from refiner.cli.defenses import attacks, defenses
 from refiner.cli.evalnet import evalnet
@@ -15,16 +15,18 @@ from refiner.cli.identity import identity
 from refiner.cli.refine import refine
 from refiner.cli.train import train
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    cls=OneLineGroup, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
 app.command()(audit)
 app.command()(refine)
 app.command()(train)
 app.command()(defenses)
 app.command()(attacks)
 app.command()(identity)
-app.add_typer(data, name="data")
-app.add_typer(evalnet, name="evalnet")
-app.add_typer(gan, name="gan")
+app.add_typer(data, name="data", cls=OneLineGroup)
+app.add_typer(evalnet, name="evalnet", cls=OneLineGroup)
+app.add_typer(gan, name="gan", cls=OneLineGroup)
 
 
 def _version(asked: bool) -> None:

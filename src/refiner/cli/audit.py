@@ -1,7 +1,7 @@
 """`refiner audit`: attack what defences let out, print what came back, write the report."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +17,8 @@ from torch import nn
 from refiner.attacks import ATTACKS, Attack, ThreatModel, make_attack
 from refiner.audit import AuditResult, Plan, Tuning, Victims, audit_all, load_victims, write_report
 from refiner.audit.naming import pair_names
+from refiner.audit.page import blind_means, top1
+from refiner.audit.result import Mean
 from refiner.audit.weights import load_weights
 from refiner.audit.words import summary, tuned
 from refiner.checks import integer, nearest
@@ -28,6 +30,7 @@ from refiner.defenses import DEFENSES, make_defense
 from refiner.models import NAMES, build
 
 _COLOURS = {"exposed": "red", "borderline": "yellow", "protected": "green"}
+_WIDEST = 100
 _GRANTS = tuple(field.name for field in fields(ThreatModel))
 
 
@@ -201,30 +204,45 @@ def _run(plans: Sequence[Plan], out: Path, chunk: int | None) -> list[AuditResul
 def _show(results: Sequence[AuditResult]) -> None:
     count = results[0].victims * results[0].batch
     title = f"{count} picture{'' if count == 1 else 's'} in batches of {results[0].batch}"
-    table = Table(title=title, title_justify="left", box=SIMPLE, padding=(0, 1, 0, 0), show_edge=False)
-    names = ("defence", "attack", "PSNR, dB", "SSIM", "LPIPS", "top-1", "labels", "verdict")
+    among = results[0].candidates
+    told = "" if among is None else f"Top-1: the original is the nearest of {among}, by pixels / by LPIPS. "
+    table = Table(
+        title=title,
+        title_justify="left",
+        caption=f"{told}LPIPS and noise have no vote.",
+        caption_justify="left",
+        box=SIMPLE,
+        # In 80 columns the words are whole only without it.
+        padding=(0, 1 if console.width >= 90 else 0, 0, 0),
+        show_edge=False,
+    )
+    names = ("defence", "attack", "PSNR, dB", "SSIM", "LPIPS", "noise", "top-1", "labels", "verdict")
     for name in names:
         left = name in ("defence", "attack", "verdict")
-        narrow = name == "PSNR, dB"
+        narrow = name in ("PSNR, dB", "top-1")
         table.add_column(name, justify="left" if left else "right", no_wrap=narrow, overflow="fold")
     for (defense, attack), result in zip(pair_names(results), results, strict=True):
         level, labels = result.verdict.level, result.label_recovery
-        shown = (_number(result, "psnr", 1), _number(result, "ssim", 2), _number(result, "lpips", 3))
-        share = f"{100 * top.value:.0f} %" if (top := result.means.get("top1_pixels")) else "–"
         read = "granted" if labels is None else f"{100 * labels:.0f} %"
-        table.add_row(escape(defense), escape(attack), *shown, share, read, f"[{_COLOURS[level]}]{level}[/]")
+        told = f"[{_COLOURS[level]}]{level}[/]"
+        table.add_row(escape(defense), escape(attack), *_scores(result.means), read, told)
     # The victims are the same for all.
-    blind = (_number(results[0], "blind_psnr", 1), _number(results[0], "blind_ssim", 2))
-    table.add_row("blind guess", "", *blind, *[""] * 4)
-    console.print(table)
+    table.add_row("blind guess", "", *_scores(blind_means(results) or {}), "", "")
+    console.print(table, width=min(console.width, _WIDEST))
     console.print(summary(results), highlight=False)
 
 
-def _number(result: AuditResult, score: str, digits: int) -> str:
+def _scores(means: Mapping[str, Mean]) -> list[str]:
+    """The cells from PSNR to top-1."""
+    digits = {"psnr": 1, "ssim": 2, "lpips": 3, "noise": 2}
+    return [*(_number(means, name, places) for name, places in digits.items()), top1(means).text]
+
+
+def _number(means: Mapping[str, Mean], score: str, digits: int) -> str:
     """A mean, for PSNR with half the width of its interval."""
-    mean = result.means.get(score)
+    mean = means.get(score)
     if mean is None:
         return "–"
-    if "psnr" not in score or mean.low is None or mean.high is None:
+    if score != "psnr" or mean.low is None or mean.high is None:
         return f"{mean.value:.{digits}f}"
     return f"{mean.value:.{digits}f} ± {(mean.high - mean.low) / 2:.{digits}f}"

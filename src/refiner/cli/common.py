@@ -1,10 +1,11 @@
 """What every command shares: where it prints, its device, its bar, its errors."""
 
+import re
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -19,11 +20,14 @@ from rich.progress import (
 )
 from rich.progress import Task as Line
 from rich.text import Text
+from typer.core import TyperGroup
 
 from refiner.cli.wording import in_words_of
 from refiner.errors import DataError, RefinerError
 
 console = Console()
+# Click's, found through typer, which from 0.26 on has a click of its own.
+_UsageError: Any = typer.BadParameter.__base__
 
 Size = Annotated[
     int | None, typer.Option(help="Bring pictures to this side: shorter side, then centre.", min=1)
@@ -82,6 +86,41 @@ def one_line_errors(command: typer.Context) -> Iterator[None]:
         except RefinerError as error:
             _say(in_words_of(command, str(error)))
             raise typer.Exit(2) from None
+
+
+class OneLineGroup(TyperGroup):
+    """Commands whose usage errors, too, are a line on stderr and exit code 2."""
+
+    def make_context(self, *args: Any, **settings: Any) -> Any:
+        """Parses the options of the group itself."""
+        with _one_line_usage():
+            return super().make_context(*args, **settings)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Parses those of a command, and runs it."""
+        with _one_line_usage(ctx):
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _one_line_usage(group: Any = None) -> Iterator[None]:
+    try:
+        yield
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        words, context = [], error.ctx or group
+        if error.ctx is None and group is not None:
+            words.append(group.invoked_subcommand or "")
+        while context is not None and context.parent is not None:
+            words.append(context.info_name)
+            context = context.parent
+        message = " ".join(error.format_message().split()).rstrip(".")
+        # Typer adds to click's guess the same one.
+        message = re.sub(r"( Did you mean [^?]*\?)\1$", r"\1", message)
+        see = " ".join(["refiner", *filter(None, reversed(words)), "--help"])
+        _say(f"{message[:1].lower()}{message[1:]} (see {see})")
+        raise typer.Exit(2) from None
 
 
 def _say(text: str) -> None:

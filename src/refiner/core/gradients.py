@@ -5,7 +5,10 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
+from refiner import checks
+from refiner.core.border import dense, kind
 from refiner.core.task import Parameters, Task
+from refiner.errors import DataError
 
 Gradients = dict[str, Tensor]
 
@@ -16,7 +19,8 @@ def gradients(
     """The gradient of every victim's own loss: `[V, B, *input]` and `[V, B]` give name → `[V, *shape]`.
 
     If `x` requires a gradient the result can be differentiated with respect to it. `chunk` victims are
-    computed at a time; that bounds memory and changes results by rounding only.
+    computed at a time; that bounds memory and changes results by rounding only. Labels may be probabilities
+    `[V, B, classes]`; that they are in range is not checked: a look at values would wait for a GPU.
 
     >>> from refiner.models import LeNet
     >>> x, y = torch.rand(3, 2, 3, 32, 32), torch.zeros(3, 2, dtype=torch.long)
@@ -24,7 +28,9 @@ def gradients(
     >>> g["head.bias"].shape
     torch.Size([3, 10])
     """
-    values = task.parameters() if parameters is None else parameters
+    values = _checked(task, x, y, parameters)
+    if chunk is not None:
+        checks.integer("chunk", chunk, 1)
     parts = [_chunk(task, values, x_part, y_part) for x_part, y_part in _chunks(chunk, x, y)]
     return parts[0] if len(parts) == 1 else {name: torch.cat([p[name] for p in parts]) for name in task.names}
 
@@ -61,6 +67,41 @@ def directional(
         pair = torch.func.jvp(lambda data: _batched(task, values, data, y), (x,), (tangent,))
     along: Gradients = pair[1]
     return along
+
+
+def _checked(task: Task, x: Tensor, y: Tensor, parameters: Parameters | None) -> Parameters:
+    """The parameters to use; refuses what can be seen without a look at values, which a recording forbids."""
+    if not isinstance(task, Task):
+        raise DataError(
+            f"task = {type(task).__name__}: expected a Task; make one with Task(model, example=x)"
+        )
+    shape = task.input_shape
+    if not dense(x) or not x.is_floating_point() or x.shape[2:] != shape or 0 in x.shape[:2]:
+        wanted = f"dense floating-point inputs [V, B, {', '.join(map(str, shape))}], V and B ≥ 1"
+        raise DataError(f"x = {kind(x)}: expected {wanted}")
+    labels, shares = x.shape[:2], (*x.shape[:2], task.classes)
+    if not dense(y) or y.shape != (labels if y.dtype == torch.long else shares):
+        wanted = f"dense torch.int64 labels {list(labels)} or probabilities {list(shares)}"
+        raise DataError(f"y = {kind(y)}: expected {wanted}")
+    values = task.parameters() if parameters is None else _complete(task, parameters)
+    first = values[task.names[0]]
+    if x.device != first.device or y.device != first.device:
+        raise DataError(
+            f"x on {x.device}, y on {y.device}: expected both on the parameters' device, {first.device}"
+        )
+    if x.dtype != first.dtype:
+        raise DataError(f"x of {x.dtype}: expected the parameters' dtype, {first.dtype}")
+    return values
+
+
+def _complete(task: Task, parameters: Parameters) -> Parameters:
+    if not isinstance(parameters, Mapping):
+        raise DataError(f"parameters = {type(parameters).__name__}: expected tensors by name")
+    missing = [name for name in task.names if name not in parameters]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise DataError(f"parameters: without {missing[0]}{more}, expected all {len(task.names)} of the task")
+    return parameters
 
 
 def _batched(task: Task, parameters: Parameters, x: Tensor, y: Tensor) -> Gradients:

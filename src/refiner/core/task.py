@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from refiner.core import convolution, examination, norms
+from refiner.core.border import check_devices, check_types
 from refiner.core.capture import Captured
 from refiner.errors import DataError
 
@@ -43,15 +44,8 @@ class Task:
     """
 
     def __init__(self, model: nn.Module, example: Tensor, loss: Loss = F.cross_entropy) -> None:
-        if not isinstance(model, nn.Module):
-            raise DataError(f"model = {type(model).__name__}: expected a torch.nn.Module")
-        if (
-            not isinstance(example, Tensor)
-            or not example.is_floating_point()
-            or example.ndim < 2
-            or not len(example)
-        ):
-            raise DataError("example: expected a batch [B, *input] of floating-point inputs, B ≥ 1")
+        check_types(model, "example", example)
+        check_devices(model, "example", example)
         if not bool(example.isfinite().all()):
             raise DataError("example: holds NaN or infinity")
         for name, value in model.state_dict().items():

@@ -16,6 +16,10 @@ from refiner.files import write_whole
 
 _FORMAT = "refiner-update-1"
 _PERMIT = object()
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+"""The types that a gradient may have."""
+# What a file that is no update may raise as it is read; a JSON that is nested deep, the last.
+_BROKEN = (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError, RecursionError)
 
 
 class Update:
@@ -38,8 +42,12 @@ class Update:
         if _permit is not _PERMIT:
             raise ProtectionError("an Update is made by a defence: call its protect(task, x, y)")
         self._flat = _together([*tensors.values()])
+        # Parts of one matrix all have its type and its victims.
+        wrong = _unfit(tensors if self._flat is None else {next(iter(tensors)): self._flat})
+        if wrong is not None:
+            raise ProtectionError(f"{defense} made {wrong}; nothing leaves")
         values = [t for t in tensors.values() if t.numel()] if self._flat is None else [self._flat]
-        finite = bool(values) and torch.stack(torch._foreach_norm(values, math.inf)).isfinite().all()
+        finite = torch.stack(torch._foreach_norm(values, math.inf)).isfinite().all()
         if samples < 1:
             raise DataError(f"samples = {samples}: expected an integer ≥ 1")
         held = MappingProxyType({name: t.detach() for name, t in tensors.items()})
@@ -101,22 +109,49 @@ class Update:
                 about = file.metadata() or {}
                 if about.get("format") != _FORMAT:
                     raise DataError(f"update = {str(path)!r}: not written by Update.save")
-                tensors = {name: file.get_tensor(name) for name in json.loads(about["names"])}
+                names = json.loads(about["names"])
+                if not isinstance(names, list) or sorted(names) != sorted(file.keys()):
+                    raise ValueError("its tensors are not those that its names list")
+                tensors = {name: file.get_tensor(name) for name in names}
                 # JSON has no tuples: what was one comes back as one.
                 settings = {
                     name: tuple(value) if isinstance(value, list) else value
                     for name, value in json.loads(about["settings"]).items()
                 }
                 samples, defense = int(about["samples"]), about["defense"]
-            if len({len(t) for t in tensors.values()}) != 1:
-                raise ValueError("the tensors differ in their number of victims")
-        except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError) as error:
+            if (wrong := _unfit(tensors)) is not None:
+                raise ValueError(f"it holds {wrong}")
+            if samples < 1:
+                raise ValueError(f"samples = {samples}: expected an integer ≥ 1")
+        except _BROKEN as error:
             if isinstance(error, DataError):
                 raise
             raise DataError(
                 f"update = {str(path)!r}: unreadable ({' '.join(str(error).split())[:120]})"
             ) from error
-        return cls(tensors, samples=samples, defense=defense, settings=settings, _permit=_PERMIT)
+        try:
+            return cls(tensors, samples=samples, defense=defense, settings=settings, _permit=_PERMIT)
+        except ProtectionError as error:
+            raise DataError(f"update = {str(path)!r}: holds values that are not finite") from error
+
+
+def _unfit(tensors: Mapping[str, Tensor]) -> str | None:
+    """What keeps tensors from being gradients of victims, values apart: no GPU is waited for.
+
+    >>> _unfit({"a": torch.zeros(2, 3), "b": torch.zeros(3)})
+    'tensors of 2 and of 3 victims (a, b)'
+    """
+    counts: dict[int, str] = {}
+    for name, t in tensors.items():
+        if t.dtype not in FLOATS:
+            return f"{name} of {t.dtype}, expected floats of 16, 32 or 64 bits"
+        if not t.ndim:
+            return f"{name} without an axis of victims"
+        counts.setdefault(t.shape[0], name)
+    if len(counts) > 1:
+        (one, first), (other, second), *_ = counts.items()
+        return f"tensors of {one} and of {other} victims ({first}, {second})"
+    return None if any(t.numel() for t in tensors.values()) else "no values"
 
 
 def _together(tensors: Sequence[Tensor]) -> Tensor | None:
@@ -128,7 +163,7 @@ def _together(tensors: Sequence[Tensor]) -> Tensor | None:
             [3., 4., 5.]])
     >>> _together([matrix[:, :1], matrix[:, 2:]])
     """
-    if not tensors or not tensors[0].numel():
+    if not tensors or not tensors[0].numel() or not all(t.ndim for t in tensors):
         return None
     first = tensors[0]
     victims, width, place = len(first), first.element_size(), first.data_ptr()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from refiner import checks
+from refiner.core.border import dense, kind
 from refiner.core.gradients import Gradients, replayed
 from refiner.core.noise import NoiseSource
 from refiner.core.precision import tensor_float32
@@ -162,10 +163,10 @@ def _batch(task: Task, x: Tensor, y: Tensor, ids: Tensor | None, noise: NoiseSou
         raise DataError(
             f"task = {type(task).__name__}: expected a Task; make one with Task(model, example=x)"
         )
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        raise DataError(f"x = {_kind(x)}: expected floating-point inputs")
-    if not isinstance(y, Tensor) or y.dtype != torch.long:
-        raise DataError(f"y = {_kind(y)}: expected labels of dtype torch.int64")
+    if not dense(x) or not x.is_floating_point():
+        raise DataError(f"x = {kind(x)}: expected dense floating-point inputs")
+    if not dense(y) or y.dtype != torch.long:
+        raise DataError(f"y = {kind(y)}: expected dense labels of dtype torch.int64")
     shape = task.input_shape
     axes = x.ndim - len(shape)
     if axes not in (1, 2) or tuple(x.shape[axes:]) != shape or 0 in x.shape[:axes]:
@@ -177,10 +178,12 @@ def _batch(task: Task, x: Tensor, y: Tensor, ids: Tensor | None, noise: NoiseSou
         raise DataError(
             f"y of shape {list(y.shape)}: expected {list(x.shape[:axes])}, a label for every sample"
         )
-    if ids is not None and (
-        not isinstance(ids, Tensor) or ids.dtype != torch.long or ids.shape != x.shape[:axes]
-    ):
-        raise DataError(f"ids = {_kind(ids)}: expected torch.int64 ids of shape {list(x.shape[:axes])}")
+    if ids is not None:
+        if not dense(ids) or ids.dtype != torch.long or ids.shape != x.shape[:axes]:
+            wanted = f"dense torch.int64 ids of shape {list(x.shape[:axes])}"
+            raise DataError(f"ids = {kind(ids)}: expected {wanted}")
+        if ids.is_meta:
+            raise DataError("ids on meta: expected a device that holds values")
     if axes == 1:
         x, y, ids = x[None], y[None], None if ids is None else ids[None]
     parameter = task.model.get_parameter(task.names[0])
@@ -212,7 +215,3 @@ def _spread(x: Tensor, y: Tensor, ids: Tensor | None, classes: int) -> tuple[flo
     if first < 0:
         raise DataError(f"ids hold {first}: expected ids ≥ 0")
     return low, high
-
-
-def _kind(value: object) -> str:
-    return f"{value.dtype} {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

@@ -78,7 +78,7 @@ class Soteria(Defense):
         """
         layer = last_linear(task)
         r = features(task, x, layer)
-        count = math.floor(Fraction(repr(self.rate)) * r.shape[-1])
+        count = math.floor(Fraction(str(self.rate)) * r.shape[-1])
         kept = torch.ones_like(r)
         if not count:
             return kept

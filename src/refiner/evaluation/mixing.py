@@ -22,16 +22,31 @@ def mix(images: Tensor, ratio: float | Tensor, generator: torch.Generator) -> Te
 
 @dataclass(frozen=True)
 class RatioScores:
-    """How well the network reads known ratios 0.1 … 0.9 (the paper's Figure 4)."""
+    """How well the network reads known ratios 0.1 … 0.9 (the paper's Figure 4).
+
+    >>> from refiner.data import load_sample
+    >>> found = score_ratios(EvaluationNetwork.bundled(), load_sample().images[:4])
+    >>> [round(share, 1) for share in found.mean_prediction] == list(found.ratios)
+    True
+    """
 
     ratios: tuple[float, ...]
     mean_prediction: tuple[float, ...]
+    """For each ratio, over all pictures."""
     mean_absolute_error: float
+    """Over all pictures and ratios."""
     rising_share: float
+    """The share of pictures whose prediction rises with every step of the ratio."""
 
 
 def score_ratios(network: EvaluationNetwork, images: Tensor, seed: int = 0) -> RatioScores:
-    """Mix every picture at 0.1 … 0.9 and compare prediction and truth."""
+    """Mix every picture at 0.1 … 0.9 and compare prediction and truth.
+
+    >>> from refiner.data import load_sample
+    >>> found = score_ratios(EvaluationNetwork.bundled(), load_sample().images[:4])
+    >>> found.mean_absolute_error < 0.03, found.rising_share
+    (True, 1.0)
+    """
     device = next(network.parameters()).device
     generator = torch.Generator(device).manual_seed(seed)
     ratios = RATIOS[1:-1]

@@ -9,9 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from refiner import checks
-from refiner.checkpoint import read_checkpoint, under, write_checkpoint
+from refiner.checkpoint import checksum, read_checkpoint, under, write_checkpoint
 from refiner.evaluation.mixing import RATIOS, mix
 from refiner.evaluation.network import SMALLEST, EvaluationNetwork
+
+Settings = Mapping[str, object]
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ def train(
 ) -> EvaluationNetwork:
     """Train on pictures `[N, C, H, W]` (uint8, or float in 0..1), write `out` and return the network.
 
-    After each epoch the whole state goes to `out` + ".part"; a run that finds it goes on from there.
+    After each epoch the whole state goes to `out` + ".part"; a run that finds it goes on from there, and
+    must have the same settings and pictures.
     """
     EvaluationNetwork.check_many(images)
     torch.manual_seed(training.seed)
@@ -60,10 +63,11 @@ def train(
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.Adam(network.parameters(), lr=training.learning_rate)
     part = out.with_name(out.name + ".part")
-    done = _resume(part, network, optimizer, training) if part.exists() else 0
+    settings = {**asdict(training), "data": [*images.shape, checksum(images)]}
+    done = _resume(part, network, optimizer, settings) if part.exists() else 0
     for epoch in range(done, training.epochs):
         loss = _epoch(network, optimizer, images, training, epoch)
-        _save(part, network, optimizer, training, epoch + 1)
+        _save(part, network, optimizer, settings, epoch + 1)
         on_epoch(epoch + 1, loss)
     network.save(out)
     part.unlink(missing_ok=True)
@@ -114,15 +118,15 @@ def _prepare(batch: Tensor, training: Training, generator: torch.Generator) -> T
 
 
 def _save(
-    path: Path, network: EvaluationNetwork, optimizer: torch.optim.Adam, training: Training, done: int
+    path: Path, network: EvaluationNetwork, optimizer: torch.optim.Adam, settings: Settings, done: int
 ) -> None:
     tensors = {f"weight.{name}": w.contiguous() for name, w in network.state_dict().items()}
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {f"adam.{index}.{name}": value.contiguous() for name, value in state.items()}
-    write_checkpoint(path, tensors, asdict(training), done)
+    write_checkpoint(path, tensors, settings, done)
 
 
-def _resume(path: Path, network: EvaluationNetwork, optimizer: torch.optim.Adam, training: Training) -> int:
+def _resume(path: Path, network: EvaluationNetwork, optimizer: torch.optim.Adam, settings: Settings) -> int:
     def restore(tensors: Mapping[str, Tensor]) -> None:
         network.load_state_dict(under("weight", tensors))
         state: dict[int, dict[str, Tensor]] = {}
@@ -131,4 +135,4 @@ def _resume(path: Path, network: EvaluationNetwork, optimizer: torch.optim.Adam,
             state.setdefault(int(index), {})[field] = tensor
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
-    return read_checkpoint(path, asdict(training), restore)
+    return read_checkpoint(path, settings, restore)

@@ -1,7 +1,7 @@
 """How much of an original is in a reconstruction, and what a blind guess would have had."""
 
 from refiner.metrics.assignment import assign, best_order
-from refiner.metrics.blind import BlindGuess, blind_guess
+from refiner.metrics.blind import BlindGuess, best_guesses, blind_guess
 from refiner.metrics.group import GroupVerdict, judge_group
 from refiner.metrics.identification import Identification, identify
 from refiner.metrics.image import mse, psnr, ssim
@@ -20,6 +20,7 @@ __all__ = [
     "Thresholds",
     "Verdict",
     "assign",
+    "best_guesses",
     "best_order",
     "blind_guess",
     "features",

@@ -54,6 +54,19 @@ def guesses(original: Tensor, public: Tensor) -> dict[str, Tensor]:
     }
 
 
+def best_guesses(original: Tensor, public: Tensor) -> Tensor:
+    """Of each original the guess with the best PSNR, as a picture: `[N, C, H, W]`.
+
+    For what a picture tells alone, as its share of noise, where no guess is the nearest one.
+
+    >>> original = torch.stack([torch.full((3, 16, 16), 0.4), torch.full((3, 16, 16), 0.5)])
+    >>> best_guesses(original, public=torch.full((1, 3, 16, 16), 0.3)).mean((1, 2, 3)).tolist()
+    [0.4..., 0.5...]
+    """
+    found, made = blind_guess(original, public), guesses(original, public)
+    return torch.stack([made[name][place] for place, name in enumerate(found.winner)])
+
+
 def blind_guess(original: Tensor, public: Tensor, metric: str = "psnr") -> BlindGuess:
     """Each guess's score against each of `original [N, C, H, W]`, and the best, by `metric` of `MEASURES`.
 

@@ -102,6 +102,27 @@ def colour_jitter(pictures: Tensor, strength: float = 0.5, seed: int = 0) -> Ten
     return turned.clamp(0, 1)
 
 
+def mean_colour(pictures: Tensor) -> Tensor:
+    """Each picture as its own mean colour: nothing that it shows is left.
+
+    >>> mean_colour(torch.tensor([[[[0.0, 1.0]]]])).tolist()
+    [[[[0.5, 0.5]]]]
+    """
+    pictures = check_pictures("pictures", pictures)
+    return pictures.mean((2, 3), keepdim=True).expand_as(pictures)
+
+
+def uniform_noise(pictures: Tensor, seed: int = 0) -> Tensor:
+    """Uniform noise of the pictures' shape and nothing of the pictures.
+
+    >>> uniform_noise(torch.zeros(1, 3, 64, 64)).mean().mul(10).round().item()
+    5.0
+    """
+    pictures = check_pictures("pictures", pictures)
+    generator = _generator(pictures, seed)
+    return torch.rand(pictures.shape, generator=generator, device=pictures.device, dtype=pictures.dtype)
+
+
 @dataclass(frozen=True)
 class Row:
     """One distortion's scores, in means over all pictures."""
@@ -140,10 +161,8 @@ def table(pictures: Tensor, seed: int = 0) -> list[Row]:
         "rotation": lambda: rotate(pictures),
         "flip": lambda: flip(pictures),
         "colour jitter": lambda: colour_jitter(pictures, seed=seed),
-        "own mean colour": lambda: pictures.mean((2, 3), keepdim=True).expand_as(pictures),
-        "uniform noise": lambda: torch.rand(
-            pictures.shape, generator=_generator(pictures, seed), device=pictures.device, dtype=pictures.dtype
-        ),
+        "own mean colour": lambda: mean_colour(pictures),
+        "uniform noise": lambda: uniform_noise(pictures, seed),
     }
     if len(pictures) > 1:
         made["another picture"] = lambda: pictures.roll(1, 0)
