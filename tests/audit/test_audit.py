@@ -200,3 +200,12 @@ def test_an_attack_that_fails_is_not_called_protection(task: Task, sample: Sampl
     strong = replace(result, attack="strong", verdict=replace(result.verdict, level="exposed"))
     assert f"{result.attack} fails without any defence" in summary([result, strong])
     assert "fails" not in summary([strong])
+
+
+def test_what_is_proven_is_said(audited: Audited) -> None:
+    """Of Refiner nothing; of no defence nothing is expected."""
+    hidden = audited("refiner")
+    assert "Nothing is proven of what a defence hides here" in summary([audited("none"), hidden])
+    assert "roven" not in summary([audited("none")])
+    settings = {**hidden.settings, "defense": {"guarantee": "(ε, δ) for one sample"}}
+    assert "Proven of refiner: (ε, δ) for one sample." in summary([replace(hidden, settings=settings)])

@@ -54,7 +54,7 @@ def test_every_score_in_a_hundred_columns(tmp_path: Path, monkeypatch: pytest.Mo
         lines = call(*QUICK, out=tmp_path).stdout.splitlines()
         top = next(i for i, line in enumerate(lines) if line.startswith("defence"))
         assert max(len(line) for line in lines[: top + 5]) <= widest
-        head = ["defence", "attack", "PSNR, dB", "SSIM", "LPIPS", "noise", "top-1", "labels", "verdict"]
+        head = ["defence", "PSNR, dB", "SSIM", "LPIPS", "noise", "top-1", "labels", "verdict"]
         assert re.split(r" +(?!dB)", lines[top].strip()) == head
         told = " ".join(lines[top:])
         note = "the nearest of 200, by pixels / by LPIPS. LPIPS and noise have no vote."

@@ -156,7 +156,12 @@ def _settings(plan: Plan) -> dict[str, object]:
     task, scorer = plan.task, plan.scorer
     return {
         "seed": plan.seed,
-        "defense": {"name": plan.label, "seed": plan.seed + APART, **plain(plan.defense.settings())},
+        "defense": {
+            "name": plan.label,
+            "guarantee": plan.defense.guarantee(),
+            "seed": plan.seed + APART,
+            **plain(plan.defense.settings()),
+        },
         "attack": {"name": plan.attack.name, "seed": plan.seed, **plain(plan.attack.settings())},
         **({} if plan.tuning is None else {"tuning": _tuning(plan.tuning, plan.attack)}),
         "threat": asdict(plan.threat),

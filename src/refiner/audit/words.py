@@ -31,7 +31,17 @@ def caveats(results: Sequence[AuditResult]) -> list[str]:
             )
     if any(voteless(result) for result in results):
         told.append(f"Identification has no vote: {results[0].candidates} candidates are too few to tell.")
-    return told
+    return [*told, *proven(results)]
+
+
+def proven(results: Sequence[AuditResult]) -> list[str]:
+    """What is proven of the defences; of most nothing is."""
+    held = {r.defense: r.settings.get("defense") for r in results if r.defense != "none"}
+    told = {
+        name: str(s["guarantee"]) for name, s in held.items() if isinstance(s, Mapping) and "guarantee" in s
+    }
+    some = [f"Proven of {name}: {what}." for name, what in told.items() if not what.startswith("none")]
+    return some or ["Nothing is proven of what a defence hides here: it is measured."] * bool(told)
 
 
 def attack_works(results: Sequence[AuditResult], attack: str | None = None) -> bool | None:

@@ -204,11 +204,13 @@ def _run(plans: Sequence[Plan], out: Path, chunk: int | None) -> list[AuditResul
 def _show(results: Sequence[AuditResult]) -> None:
     count = results[0].victims * results[0].batch
     title = f"{count} picture{'' if count == 1 else 's'} in batches of {results[0].batch}"
+    pairs = pair_names(results)
+    single = len({attack for _, attack in pairs}) == 1
+    if single:
+        title += f", attacked by {escape(pairs[0][1])}"
     among = results[0].candidates
     told = "" if among is None else f"Top-1: the original is the nearest of {among}, by pixels / by LPIPS. "
     table = Table(
-        title=title,
-        title_justify="left",
         caption=f"{told}LPIPS and noise have no vote.",
         caption_justify="left",
         box=SIMPLE,
@@ -216,18 +218,19 @@ def _show(results: Sequence[AuditResult]) -> None:
         padding=(0, 1 if console.width >= 90 else 0, 0, 0),
         show_edge=False,
     )
-    names = ("defence", "attack", "PSNR, dB", "SSIM", "LPIPS", "noise", "top-1", "labels", "verdict")
-    for name in names:
+    who = ("defence",) if single else ("defence", "attack")
+    for name in (*who, "PSNR, dB", "SSIM", "LPIPS", "noise", "top-1", "labels", "verdict"):
         left = name in ("defence", "attack", "verdict")
         narrow = name in ("PSNR, dB", "top-1")
         table.add_column(name, justify="left" if left else "right", no_wrap=narrow, overflow="fold")
-    for (defense, attack), result in zip(pair_names(results), results, strict=True):
+    for pair, result in zip(pairs, results, strict=True):
         level, labels = result.verdict.level, result.label_recovery
         read = "granted" if labels is None else f"{100 * labels:.0f} %"
         told = f"[{_COLOURS[level]}]{level}[/]"
-        table.add_row(escape(defense), escape(attack), *_scores(result.means), read, told)
+        table.add_row(*map(escape, pair[: len(who)]), *_scores(result.means), read, told)
     # The victims are the same for all.
-    table.add_row("blind guess", "", *_scores(blind_means(results) or {}), "", "")
+    table.add_row("blind guess", *[""] * (len(who) - 1), *_scores(blind_means(results) or {}), "", "")
+    console.print(title, highlight=False)
     console.print(table, width=min(console.width, _WIDEST))
     console.print(summary(results), highlight=False)
 
