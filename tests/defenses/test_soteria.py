@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from refiner import LeNet, ProtectionError, RefinerError, Task
+from refiner.attacks import InvertingGradients, Observation, ThreatModel
 from refiner.core.gradients import Gradients, gradients
 from refiner.data import load_sample
 from refiner.defenses import Soteria, make_defense
@@ -267,3 +268,16 @@ def test_a_model_that_returns_nan_lets_nothing_out(single: tuple[Tensor, Tensor]
     for defense in (ORIGINAL, IMPROVED):
         with pytest.raises(RefinerError, match="nothing leaves"):
             defense.protect(task, *single)
+
+
+def test_an_attacker_who_leaves_out_the_linear_layer(task: Task, single: tuple[Tensor, Tensor]) -> None:
+    """From the original it makes what it makes of an undefended gradient, from the improved one not."""
+    muted = InvertingGradients(iterations=4, without="head")
+
+    def rebuilt(name: str) -> Tensor:
+        seen = Observation.of(task, make_defense(name).protect(task, *single), labels=single[1])
+        return muted.reconstruct(seen, threat=ThreatModel(labels=True)).x
+
+    bare, original, improved = map(rebuilt, ("none", "soteria:variant=original", "soteria"))
+    torch.testing.assert_close(original, bare, rtol=0, atol=1e-4)
+    assert float((improved - bare).abs().mean()) > 0.01
