@@ -23,6 +23,7 @@ from refiner.attacks import (
 from refiner.attacks.search import FirstOrder, Search
 from refiner.core import Task
 from refiner.core.optim import Adam
+from refiner.data import load_sample
 from refiner.defenses import NoDefense
 from refiner.errors import DataError, SettingError, ThreatModelError
 from refiner.models import LeNet
@@ -294,3 +295,13 @@ def test_a_generator_by_its_file(seen: Observation, tmp_path: Path) -> None:
     attack = make_attack(f"ggl:iterations=1,generator={tmp_path / 'g.safetensors'}")
     with pytest.raises(DataError, match=r"g\.safetensors.*not a generator"):
         attack.check(seen.task)
+
+
+def test_a_generator_for_a_model_in_half_precision() -> None:
+    sample = load_sample()
+    x, y = sample.images[:1, None].bfloat16(), sample.labels[:1, None]
+    torch.manual_seed(0)
+    task = Task(LeNet().bfloat16(), example=x[0])
+    seen = Observation.of(task, NoDefense().protect(task, x, y))
+    found = GGL(iterations=1).reconstruct(seen, threat=ThreatModel(generator=True))
+    assert found.x.shape == x.shape and bool(found.x.isfinite().all())

@@ -461,3 +461,17 @@ def test_which_models_run_in_half_precision() -> None:
     assert Task(nn.Linear(4, 3), example=rows).takes_half
     assert not Task(Shifted(buffer=True), example=rows).takes_half
     assert not Task(Shifted(buffer=False), example=rows).takes_half
+
+
+def test_a_layer_without_a_shape_yet() -> None:
+    with pytest.raises(DataError, match=r"model: 0.weight has no shape yet; run the model once before"):
+        Task(nn.Sequential(nn.LazyLinear(3)), example=torch.rand(2, 4))
+
+
+def test_a_module_that_keeps_more_than_tensors() -> None:
+    class Counting(nn.Linear):
+        def get_extra_state(self) -> dict[str, int]:
+            return {"calls": 3}
+
+    task = Task(Counting(4, 3), example=torch.rand(2, 4))
+    assert task.names == ("weight", "bias")

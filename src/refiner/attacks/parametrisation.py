@@ -122,9 +122,10 @@ class Latent:
         """Refuse a generator of another picture size."""
         like = next(iter(task.parameters().values()))
         label = torch.zeros(1, 1, dtype=torch.long, device=like.device)
-        painter = self._painter(label)
+        # An attack on a half-precision model computes in float32.
+        dtype = torch.promote_types(like.dtype, torch.float32)
         with torch.no_grad():
-            shown = self.pictures(task, like.new_zeros(1, 1, painter.latent), label)
+            shown = self.pictures(task, like.new_zeros(1, 1, self._painter(label).latent, dtype=dtype), label)
         if tuple(shown.shape[2:]) != task.input_shape:
             raise DataError(
                 f"generator: makes pictures {list(shown.shape[2:])}, the task takes {list(task.input_shape)}"

@@ -4,6 +4,7 @@ from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from refiner.errors import DataError
 
@@ -31,6 +32,8 @@ def check_devices(model: nn.Module, field: str, x: Tensor) -> None:
     """
     devices: list[torch.device] = []
     for name, value in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(value):
+            raise DataError(f"model: {name} has no shape yet; run the model once before")
         if value.is_meta:
             raise DataError(f"model: {name} on meta: expected a device that holds values")
         devices.append(value.device)

@@ -48,7 +48,7 @@ class Task:
         check_devices(model, "example", example)
         if not bool(example.isfinite().all()):
             raise DataError("example: holds NaN or infinity")
-        for name, value in model.state_dict().items():
+        for name, value in (*model.named_parameters(), *model.named_buffers()):
             if value.is_floating_point() and not bool(value.isfinite().all()):
                 raise DataError(f"model: {name} holds NaN or infinity")
         example = example[:2]
