@@ -4,13 +4,15 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+from numpy.typing import NDArray
 
+from refiner.data import datasets, sheet
 from refiner.data.datasets import DATASETS
 
 if TYPE_CHECKING:
@@ -48,11 +50,29 @@ def missing() -> Callable[[str], NoReturn]:
     return _missing
 
 
+def _once(call: Callable[..., NDArray[np.uint8]], folders: list[Path]) -> Callable[..., NDArray[np.uint8]]:
+    """`decode` or `decode_blob`, but once for each file of these folders: a sheet takes half a second."""
+    known: dict[tuple[object, ...], NDArray[np.uint8]] = {}
+
+    def decoded(*given: Any) -> NDArray[np.uint8]:
+        # Of its arguments the name of the file tells which it is, and a limit how much of it.
+        key = tuple(each for each in given if not isinstance(each, np.ndarray))
+        if not any(isinstance(each, str) and Path(each).parent in folders for each in key):
+            return call(*given)
+        if key not in known:
+            known[key] = call(*given)
+            known[key].flags.writeable = False  # the next one must find it as it is
+        return known[key]
+
+    return decoded
+
+
 @pytest.fixture(scope="session")
-def data_dir() -> Callable[[str], Path]:
+def data_dir() -> Iterator[Callable[[str], Path]]:
     """`data_dir("cifar100")` or `data_dir("lfw_labels.npz")`: the folder that holds that data set or file.
 
     Folders come from REFINER_DATA (a list as PATH is), else from ../shared/data beside the checkout.
+    From then on a process decodes each of their sheets once.
     """
     beside = Path(__file__).parents[2] / "shared" / "data"
     listed = os.environ.get("REFINER_DATA", "")
@@ -69,7 +89,10 @@ def data_dir() -> Callable[[str], Path]:
                 return folder
         _missing(name)
 
-    return find
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((datasets, "decode"), (datasets, "decode_blob"), (sheet, "decode")):
+            patch.setattr(module, name, _once(getattr(module, name), folders))
+        yield find
 
 
 @pytest.fixture(scope="session")

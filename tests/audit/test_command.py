@@ -1,6 +1,7 @@
 """`refiner audit` as a user meets it: a table and a report, kept results, errors of one line."""
 
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +26,15 @@ def call(*words: str, out: Path, code: int = 0) -> Result:
     return result
 
 
-def test_an_audit_from_end_to_end(tmp_path: Path) -> None:
-    out = tmp_path / "new" / "out"
-    told = call(*QUICK, out=out).output
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of one quick audit, to be copied, and what was told of it."""
+    out = tmp_path_factory.mktemp("quick") / "new" / "out"
+    return out, call(*QUICK, out=out).output
+
+
+def test_an_audit_from_end_to_end(quick: tuple[Path, str], tmp_path: Path) -> None:
+    out, told = quick
     for word in ("none", "refiner", "inverting", "blind guess", "PSNR, dB", "A blind guess has"):
         assert word in told
     assert told.strip().endswith(str(out / "report.html"))
@@ -37,6 +44,8 @@ def test_an_audit_from_end_to_end(tmp_path: Path) -> None:
     assert not list(out.glob("*.safetensors"))
 
     # The same again is read, other settings are run beside it.
+    out = shutil.copytree(out, tmp_path / "out")
+    files = sorted(out.glob("*.json"))
     times = [file.stat().st_mtime_ns for file in files]
     call(*QUICK, out=out)
     call("--defense", "none", "--victims", "2", "--iterations", "3", "--grant", "labels", out=out)
@@ -48,7 +57,10 @@ def test_an_audit_from_end_to_end(tmp_path: Path) -> None:
     assert error.startswith(f"refiner: {files[0]}: not an audit's result") and "remove it" in error
 
 
-def test_every_score_in_a_hundred_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_score_in_a_hundred_columns(
+    quick: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(quick[0], tmp_path, dirs_exist_ok=True)
     for width, widest in ((80, 80), (100, 100), (160, 100)):
         monkeypatch.setattr(console, "width", width)
         lines = call(*QUICK, out=tmp_path).stdout.splitlines()

@@ -16,7 +16,7 @@ from refiner.defenses import Soteria, make_defense
 from refiner.defenses.sensitivity import exact, features
 from refiner.defenses.soteria import last_linear
 from refiner.errors import SettingError, UnsupportedModelError
-from refiner.models import build
+from refiner.models import build, resnet
 
 ORIGINAL = Soteria(variant="original")
 IMPROVED = Soteria()
@@ -148,7 +148,10 @@ def test_an_estimate_prunes_nearly_the_same_features(task: Task, single: tuple[T
         ("lenet", {"activation": "relu"}),
     ],
 )
-def test_other_models(name: str, settings: dict[str, object], batch: tuple[Tensor, Tensor]) -> None:
+def test_other_models(
+    name: str, settings: dict[str, object], batch: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resnet, "WIDTHS", (32, 32, 64, 64))
     torch.manual_seed(0)
     x, y = batch[0][:, :2, :, :8, :8], batch[1][:, :2]
     task = Task(build(name, input_shape=(3, 8, 8), **settings), example=x[0])

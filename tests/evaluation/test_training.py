@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -60,6 +61,17 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[EvaluationNetwor
 
 
 Unbroken = tuple[EvaluationNetwork, list[float], Path]
+Begun = tuple[float, Path]
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Begun:
+    """The same training, killed after its first epoch: the loss of it, and a checkpoint to be copied."""
+    out = tmp_path_factory.mktemp("begun") / "network"
+    torch.manual_seed(7)
+    loss = one_epoch(TINY, out)
+    assert [path.name for path in out.parent.iterdir()] == ["network.part"]
+    return loss, out.with_name("network.part")
 
 
 def test_it_learns(unbroken: Unbroken) -> None:
@@ -71,11 +83,12 @@ def test_it_learns(unbroken: Unbroken) -> None:
     assert not network.training and not any(p.requires_grad for p in network.parameters())
 
 
-def test_interrupted_and_resumed_is_the_same_to_the_last_bit(unbroken: Unbroken, tmp_path: Path) -> None:
-    out = tmp_path / "network"
-    torch.manual_seed(7)
-    assert one_epoch(TINY, out) == unbroken[1][0]
-    part = tmp_path / "network.part"
+def test_interrupted_and_resumed_is_the_same_to_the_last_bit(
+    unbroken: Unbroken, begun: Begun, tmp_path: Path
+) -> None:
+    out, part = tmp_path / "network", tmp_path / "network.part"
+    assert begun[0] == unbroken[1][0]
+    shutil.copy(begun[1], part)
     with safe_open(part, framework="pt") as file:
         settings = json.loads(file.metadata()["settings"])
         assert settings == {**asdict(TINY), "data": [*few().shape, checksum(few())]}
@@ -108,10 +121,10 @@ def test_interrupted_and_resumed_is_the_same_to_the_last_bit(unbroken: Unbroken,
     ],
 )
 def test_a_checkpoint_of_other_pictures_is_refused(
-    change: Callable[[Tensor], Tensor], tmp_path: Path
+    change: Callable[[Tensor], Tensor], begun: Begun, tmp_path: Path
 ) -> None:
     out, part = tmp_path / "network", tmp_path / "network.part"
-    one_epoch(TINY, out)
+    shutil.copy(begun[1], part)
     before = part.read_bytes()
     with pytest.raises(DataError) as caught:
         train(change(few().contiguous()), TINY, out)

@@ -219,7 +219,7 @@ def test_many_clients_go_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_next_batch_is_loaded_ahead_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    training = Training(rounds=3, clients=2, batch=8)
+    training = Training(rounds=3, clients=2, batch=2)
 
     def moves(load: Callable[..., Any] | None = None) -> tuple[list[torch.Tensor], list[int]]:
         schedule = Schedule(parts(20, 20), training)

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +32,7 @@ from refiner.report import (
 )
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Request, Route
     from playwright.sync_api import Page as Tab
 
 pytestmark = pytest.mark.browser
@@ -55,33 +56,58 @@ COLOURS = """selector => {
 }"""
 
 
+@dataclass
+class Watched:
+    """A tab, the one address that it may ask for, and whatever else it asked for or said."""
+
+    tab: "Tab"
+    address: str = ""
+    troubles: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tab.on("console", lambda message: self.troubles.append(message.text))
+        self.tab.on("pageerror", lambda error: self.troubles.append(str(error)))
+        self.tab.on("dialog", lambda dialog: self.troubles.append(dialog.message))
+        self.tab.on("request", self._asked)
+        self.tab.route("**/*", self._answer)
+
+    def _asked(self, request: "Request") -> None:
+        if not request.url.startswith(("data:", self.address)):
+            self.troubles.append(request.url)
+
+    def _answer(self, route: "Route") -> None:
+        if route.request.url == self.address:
+            route.continue_()
+        else:
+            route.abort()
+
+
+@pytest.fixture(scope="module")
+def watched(browser: "Browser") -> Iterator[Watched]:
+    """One tab for all tests: to open another takes a second."""
+    tab = browser.new_page()
+    yield Watched(tab)
+    tab.close()
+
+
 @pytest.fixture
-def open_page(browser: "Browser", tmp_path: Path) -> Iterator[Open]:
+def open_page(watched: Watched, tmp_path: Path) -> Iterator[Open]:
     """`open_page(page)`: a tab that shows it; at the end there was no word on its console and no request."""
-    tabs: list[Tab] = []
-    troubles: list[str] = []
+    tab = watched.tab
+    watched.troubles.clear()
 
     def show(page: Page, *, width: int = 1280, scheme: str = "light") -> "Tab":
-        address = write_page(tmp_path / "index.html", page).as_uri()
-        tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
-        tabs.append(tab)
-        tab.on("console", lambda message: troubles.append(message.text))
-        tab.on("pageerror", lambda error: troubles.append(str(error)))
-        tab.on("dialog", lambda dialog: troubles.append(dialog.message))
-        tab.on(
-            "request",
-            lambda request: (
-                None if request.url.startswith(("data:", address)) else troubles.append(request.url)
-            ),
-        )
-        tab.route("**/*", lambda route: route.continue_() if route.request.url == address else route.abort())
-        tab.goto(address)
+        watched.address = write_page(tmp_path / "index.html", page).as_uri()
+        tab.set_viewport_size({"width": width, "height": 900})
+        tab.emulate_media(media="screen", color_scheme=scheme)  # type: ignore[arg-type]
+        tab.goto(watched.address)
         return tab
 
     yield show
-    for tab in tabs:
-        tab.close()
-    assert troubles == []
+    watched.address = "about:blank"
+    tab.goto(watched.address)
+    tab.context.clear_permissions()
+    assert watched.troubles == []
 
 
 def contrast(tab: "Tab", selector: str) -> float:

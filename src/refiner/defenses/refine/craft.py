@@ -10,21 +10,24 @@ from refiner.core.gradients import directional, flatten, gradients
 from refiner.core.precision import tensor_float32
 from refiner.core.task import Parameters, Task
 from refiner.defenses.refine.privacy import noise_share, squared_error
-from refiner.defenses.refine.problem import Gradient, Problem
+from refiner.defenses.refine.problem import Gradient, Problem, wide
 from refiner.defenses.refine.projection import project
 from refiner.defenses.refine.settings import Settings
 from refiner.defenses.refine.solver import solve
-from refiner.defenses.refine.utility import utility
+from refiner.defenses.refine.utility import TINY, utility
 from refiner.evaluation.network import EvaluationNetwork
 
-# Below this share of the floor the noise has changed next to nothing. It is far below what training meets.
-DEAF = 0.05
+# Below this share of the floor noise has changed next to nothing. It is far below what training meets. What
+# was moved away to the floor, and is not projected back, must have come further.
+DEAF, STILL_DEAF = 0.05, 0.25
 # From this size on a batch has its gradient expanded once: that costs as much as a step, and the floor is far
-# away. Smaller ones meet the floor, and an old expansion would let them pass it.
+# away. Smaller ones meet the floor: an old expansion would let them pass it, and they are moved back to it.
 LARGE = 16
 # With this many weights in convolutions, walking back through a gradient recorded in bfloat16 is faster, and
 # moves the distance reached by a few thousandths; in a vision transformer it moves it by two hundredths.
 HEAVY = 1_000_000
+# How often robust data are moved away that are nearer than this share of the floor, and the most at once.
+PUSHES, NEAR, FARTHEST = 3, 0.98, 4.0
 # As shares of the input range: the most that a step moves a pixel, and how far a finite difference does.
 REACH, PROBE = 0.5, 0.05
 
@@ -90,9 +93,12 @@ def craft(
         )
     # A recorded gradient is large, and what follows needs room of its own.
     del problem
+    target = real()
+    pushed = bool(floor) and renew and not straight
+    if pushed:
+        robust = _pushed(exact, x, robust, target, floor)
     if settings.clamp:
         robust = robust.clamp(low, high)
-    target = real()
     if straight:
         with tensor_float32(False):
             upload = target + flatten(directional(task, x, y, robust - x, parameters=parameters))
@@ -104,7 +110,21 @@ def craft(
         radius = settings.epsilon * target.norm(dim=1) if settings.epsilon_relative else settings.epsilon
         upload = project(upload, target, radius)
     finite = upload.isfinite().all() & robust.isfinite().all()
-    return upload, robust, torch.stack([_hidden(upload, target, floor).all(), finite])
+    least = floor * (STILL_DEAF if pushed and settings.epsilon is None else DEAF)
+    return upload, robust, torch.stack([_hidden(upload, target, least).all(), finite])
+
+
+def _pushed(exact: Gradient, x: Tensor, robust: Tensor, target: Tensor, floor: float) -> Tensor:
+    """Robust data further from `x` for the victims whose gradient is nearer than the floor.
+
+    The search ends at the floor, but may begin below it: a trained model feels noise of a given size less.
+    """
+    least = floor * target.norm(dim=1)
+    for _ in range(PUSHES):
+        away = (exact(robust) - target).norm(dim=1)
+        longer = (least / away.clamp_min(TINY)).clamp_max(FARTHEST)
+        robust = torch.where(wide(away < NEAR * least, x), x + wide(longer, x) * (robust - x), robust)
+    return robust
 
 
 def _privacy(settings: Settings, x: Tensor) -> Callable[[Tensor], Tensor]:
@@ -126,8 +146,8 @@ def _halved(task: Task, parameters: Parameters, y: Tensor) -> Gradient:
     return lambda data: flatten(gradients(task, data.bfloat16(), y, parameters=half)).float()
 
 
-def _hidden(upload: Tensor, real: Tensor, floor: float) -> Tensor:
-    """Whether each upload is at least a twentieth of the floor away from the real gradient.
+def _hidden(upload: Tensor, real: Tensor, least: float) -> Tensor:
+    """Whether each upload is at least this far away from the real gradient, relative to it.
 
     A model that is deaf to noise would give its real gradient away, and so would a tiny ε. All parameters are
     measured together: a server that adds a quiet layer beside loud ones gets round this.
@@ -137,5 +157,5 @@ def _hidden(upload: Tensor, real: Tensor, floor: float) -> Tensor:
     scale = real.abs().amax(1, keepdim=True)
     length = (real / scale).norm(dim=1)
     away = ((upload - real) / scale).norm(dim=1)
-    near: Tensor = away < DEAF * floor * length
+    near: Tensor = away < least * length
     return ~near
