@@ -75,7 +75,7 @@ def main() -> None:
     plain = replace(plain, evaluate_every=min(500, options.rounds))
     kept: dict[int, float] = {}
     for number, name in enumerate(options.only):
-        folder = options.out / f"{options.data}-{options.model}-{number}"
+        folder = options.out / f"{options.data}-{options.model}-{options.clients}-{number}"
         row = run(replace(plain, defense=name), folder, device, options.minutes)
         reached, score = row["curve"][-1]
         if name == "none":

@@ -34,6 +34,39 @@ def test_a_longer_one_goes_on_from_a_shorter_one(tmp_path: Path) -> None:
     assert all(torch.equal(one[key], other[key]) for key in one)
 
 
+def test_a_refused_one_changes_nothing(tmp_path: Path) -> None:
+    run_experiment(SHORT, tmp_path)
+    held = {file: file.read_bytes() for file in tmp_path.iterdir()}
+    for other, told in (
+        (replace(SHORT.training, lr=0.5), "made with another"),
+        (replace(SHORT.training, rounds=2), "rounds = 2: expected 4 or more"),
+    ):
+        with pytest.raises(DataError, match=told):
+            run_experiment(replace(SHORT, training=other), tmp_path, resume=True)
+        assert {file: file.read_bytes() for file in tmp_path.iterdir()} == held
+
+
+def test_a_log_that_is_lost_or_older_than_the_training(tmp_path: Path) -> None:
+    outcome = run_experiment(SHORT, tmp_path)
+    log, checkpoint = tmp_path / "log.jsonl", tmp_path / "checkpoint.safetensors"
+    log.unlink()
+    again = run_experiment(SHORT, tmp_path, resume=True)
+    assert again.curve == outcome.curve[-1:] and again.accuracy == outcome.accuracy
+    log.write_text('{"round": 2, "accuracy": 0.5}\n')
+    checkpoint.unlink()
+    assert run_experiment(SHORT, tmp_path).curve == outcome.curve
+    assert len(log.read_text().splitlines()) == len(outcome.curve)
+
+
+def test_a_log_that_cannot_be_written(tmp_path: Path) -> None:
+    def block(rounds: int, score: float | None) -> None:
+        if rounds == 1:
+            (tmp_path / "log.jsonl").mkdir()
+
+    with pytest.raises(DataError, match=r"log.jsonl: can't be written \("):
+        run_experiment(SHORT, tmp_path, on_round=block)
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [

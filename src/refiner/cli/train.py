@@ -21,7 +21,7 @@ def train(
         "out/train"
     ),
     data: Annotated[
-        str, typer.Option(help="sample, a source of `refiner data list`, folder:PATH or npz:PATH.")
+        str, typer.Option(help="sample, a source of `refiner data list`, folder:, npz: or parquet:PATH.")
     ] = "sample",
     model: Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}.")] = "lenet",
     defense: Annotated[

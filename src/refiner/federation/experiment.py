@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import save
 
+from refiner.checkpoint import read_checkpoint
 from refiner.checks import integer
 from refiner.core.task import Task
 from refiner.data.form import Data
@@ -94,7 +95,7 @@ def run_experiment(
     if experiment.patience is not None:
         integer("patience", experiment.patience, 1)
     keeping = Keeping(folder, integer("checkpoint_every", checkpoint_every, 1), experiment.settings())
-    check_folder(keeping, resume)
+    check_folder(keeping, resume, experiment.training.rounds)
     clients_of = clients_of or clients_here(experiment)
     server = make_server(experiment.server)
     data, test = train_and_test(experiment.data)
@@ -132,12 +133,17 @@ def clients_here(experiment: Experiment) -> ClientsOf:
     return make
 
 
-def check_folder(keeping: Keeping, resume: bool) -> None:
-    """Refuse to start anew where a training has left a checkpoint."""
-    if not resume and keeping.checkpoint.exists():
+def check_folder(keeping: Keeping, resume: bool, rounds: int) -> None:
+    """Before anything is written: refuse to start anew over a checkpoint, or to go on from one of another."""
+    if not keeping.checkpoint.exists():
+        return
+    if not resume:
         raise DataError(
             f"out = {str(keeping.folder)!r}: holds a training; use --resume to go on, or another folder"
         )
+    done = read_checkpoint(keeping.checkpoint, keeping.settings, lambda tensors: None)
+    if done > rounds:
+        raise DataError(f"rounds = {rounds}: expected {done} or more, which the training there has done")
 
 
 def reference_accuracy(folder: Path) -> float:

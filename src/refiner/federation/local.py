@@ -1,4 +1,4 @@
-"""One round on one machine: all clients that take part are protected in one vectorised call."""
+"""One round on one machine: clients are protected in one vectorised call, with local steps one by one."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -119,6 +119,9 @@ def train_with(
         done = read_checkpoint(keeping.checkpoint, keeping.settings, restore)
         set_parameters(task, values)
         curve = _logged(keeping.log, done)
+    elif keeping is not None:
+        # Of a training that was stopped before it had kept anything.
+        keeping.log.unlink(missing_ok=True)
     for round in range(done + 1, rounds + 1):
         if stalled(curve, patience):
             break
@@ -137,7 +140,8 @@ def train_with(
             tensors = {f"{part}.{name}": t for part, each in kept.items() for name, t in each.items()}
             write_checkpoint(keeping.checkpoint, tensors | {"parameters": values}, keeping.settings, round)
         on_round(round, score)
-    return curve
+    # A log may be lost; what it held last can be measured again.
+    return curve or [(done, accuracy(task, test))]
 
 
 def stalled(curve: Curve, patience: int | None) -> bool:
@@ -165,11 +169,14 @@ def accuracy(task: Task, test: Data, chunk: int = 2000) -> float:
 
 
 def _note(log: Path, round: int, score: float) -> None:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a", encoding="utf-8") as file:
-        file.write(_line(round, score))
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a", encoding="utf-8") as file:
+            file.write(_line(round, score))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise DataError(f"{log}: can't be written ({error.strerror or error})") from error
 
 
 def _logged(log: Path, rounds: int) -> Curve:

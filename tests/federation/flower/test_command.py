@@ -61,6 +61,8 @@ def test_ended_halfway(how: signal.Signals, tmp_path: Path, gone: Callable[[Path
         (["--deadline", "0"], "--deadline = 0.0: expected a number in (0, ∞)"),
         (["--defense", "refinr"], "--defense = 'refinr': unknown; did you mean 'refiner'"),
         (["--clients", "500"], "clients"),
+        (["--checkpoint-every", "0"], "--checkpoint-every = 0: expected an integer ≥ 1"),
+        (["--evaluate-every", "0"], "--evaluate-every = 0: expected an integer ≥ 1"),
         (["--aggregation", "sicher"], "--aggregation = 'sicher': unknown"),
         (["--aggregation", "secure"], "minimum = 3: a round of 2 clients would open a sum of 2"),
         (["--aggregation", "secure", "--engine", "local"], "goes with engine = flower only"),

@@ -12,6 +12,7 @@ from typing import Any
 
 import tomli_w
 
+from refiner.checks import integer
 from refiner.data.holdout import train_and_test
 from refiner.data.partition import make_partition
 from refiner.defenses import make_defense
@@ -118,8 +119,9 @@ def train_on_flower(
     on_rejected: Callable[[str], None] = lambda told: None,
 ) -> Outcome:
     """`run_experiment` with a SuperLink and a SuperNode for each client, as processes that end with it."""
-    keeping = Keeping(folder, checkpoint_every, experiment.settings())
-    check_folder(keeping, resume)
+    integer("evaluate_every", experiment.evaluate_every, 1)
+    keeping = Keeping(folder, integer("checkpoint_every", checkpoint_every, 1), experiment.settings())
+    check_folder(keeping, resume, experiment.training.rounds)
     rules = rules_of(
         experiment,
         folder,
