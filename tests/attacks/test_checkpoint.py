@@ -4,15 +4,21 @@ import re
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from tests.attacks.conftest import QUICK
 
-from refiner.attacks import GGL, Observation, ThreatModel, checkpoint, matching, parametrisation
+from refiner.attacks import (
+    GGL,
+    InvertingGradients,
+    Observation,
+    ThreatModel,
+    checkpoint,
+    matching,
+    parametrisation,
+)
 from refiner.core import Task
 from refiner.data import load_sample
 from refiner.defenses import NoDefense
@@ -20,7 +26,7 @@ from refiner.errors import DataError, SettingError
 from refiner.generator import Generator
 from refiner.models import LeNet
 
-ATTACK: Any = replace(QUICK["inverting"], iterations=4)  # type: ignore[type-var]
+ATTACK = InvertingGradients(iterations=4)
 
 
 @pytest.fixture(params=["under way", "finished"])

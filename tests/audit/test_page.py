@@ -27,7 +27,7 @@ from refiner.metrics import (
     judge_group,
     noise_ratio,
 )
-from refiner.report import Cell, render_page
+from refiner.report import Cell, Gallery, render_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -76,7 +76,9 @@ def test_the_blind_guess_stands_beside_every_score(audited: Audited, sample: Sam
     row = dict(zip(COLUMNS, table_rows([found])[-1], strict=True))
     assert row["LPIPS"] == f"{blind['lpips'].value:.3f}" and row["noise"] == f"{blind['noise'].value:.2f}"
     assert isinstance(row["identified"], Cell) and row["identified"].text == "0 / 0 %"
-    scores = report_page([found]).parts[3].groups[0].cards[0].scores  # type: ignore[union-attr]
+    gallery = report_page([found]).parts[3]
+    assert isinstance(gallery, Gallery)
+    scores = gallery.groups[0].cards[0].scores
     first = found.findings[0]
     assert ("LPIPS rank", f"{first.rank_lpips:g} of 200") in scores
     assert scores[2:4] == [("SSIM", f"{first.ssim:.2f}"), ("blind", f"{first.blind_ssim:.2f}")]

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pytest
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.browser
 
 Open = Callable[..., "Tab"]
+Scheme = Literal["light", "dark"]
 LONG = "Donaudampfschifffahrtsgesellschaftskapitänswitwenrentenauszahlungsstelle" * 3
 GREY = np.full((32, 32, 3), 128, np.uint8)
 # The colours of an element's text and of what lies behind it, whatever they are written in.
@@ -96,10 +97,10 @@ def open_page(watched: Watched, tmp_path: Path) -> Iterator[Open]:
     tab = watched.tab
     watched.troubles.clear()
 
-    def show(page: Page, *, width: int = 1280, scheme: str = "light") -> "Tab":
+    def show(page: Page, *, width: int = 1280, scheme: Scheme = "light") -> "Tab":
         watched.address = write_page(tmp_path / "index.html", page).as_uri()
         tab.set_viewport_size({"width": width, "height": 900})
-        tab.emulate_media(media="screen", color_scheme=scheme)  # type: ignore[arg-type]
+        tab.emulate_media(media="screen", color_scheme=scheme)
         tab.goto(watched.address)
         return tab
 
@@ -122,7 +123,7 @@ def contrast(tab: "Tab", selector: str) -> float:
 
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_an_audit(open_page: Open, audit: Callable[..., Page], width: int, scheme: str) -> None:
+def test_an_audit(open_page: Open, audit: Callable[..., Page], width: int, scheme: Scheme) -> None:
     tab = open_page(audit(3, 2, 3), width=width, scheme=scheme)
     sizes = tab.evaluate("[...document.images].map(i => i.complete ? [i.naturalWidth, i.naturalHeight] : [])")
     assert sizes == [[32, 32]] * (2 * 3 * 2 + 2 * 2 * 3 * 3)
