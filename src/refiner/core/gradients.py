@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.core.border import dense, kind
+from refiner.core.border import check_recording, dense, kind
 from refiner.core.task import Parameters, Task
 from refiner.errors import DataError
 
@@ -83,6 +83,7 @@ def _checked(task: Task, x: Tensor, y: Tensor, parameters: Parameters | None) ->
     if not dense(y) or y.shape != (labels if y.dtype == torch.long else shares):
         wanted = f"dense torch.int64 labels {list(labels)} or probabilities {list(shares)}"
         raise DataError(f"y = {kind(y)}: expected {wanted}")
+    check_recording(x)
     values = task.parameters() if parameters is None else _complete(task, parameters)
     first = values[task.names[0]]
     if x.device != first.device or y.device != first.device:

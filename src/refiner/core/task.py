@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from refiner.core import convolution, examination, norms
-from refiner.core.border import check_devices, check_types
+from refiner.core.border import check_devices, check_recording, check_types
 from refiner.core.capture import Captured
 from refiner.errors import DataError
 
@@ -46,6 +46,7 @@ class Task:
     def __init__(self, model: nn.Module, example: Tensor, loss: Loss = F.cross_entropy) -> None:
         check_types(model, "example", example)
         check_devices(model, "example", example)
+        check_recording(example, *model.parameters())
         if not bool(example.isfinite().all()):
             raise DataError("example: holds NaN or infinity")
         for name, value in (*model.named_parameters(), *model.named_buffers()):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.core.border import dense, kind
+from refiner.core.border import check_recording, dense, kind
 from refiner.core.gradients import Gradients, replayed
 from refiner.core.noise import NoiseSource
 from refiner.core.precision import tensor_float32
@@ -81,6 +81,7 @@ class Defense(ABC):
 
     def _guarded(self, batch: Batch, make: Callable[[], Gradients]) -> Update:
         """The update that `make` gives, or an error and nothing."""
+        check_recording(batch.x)
         try:
             with tensor_float32(False):
                 tensors = make()

@@ -10,24 +10,21 @@ from refiner.core.gradients import directional, flatten, gradients
 from refiner.core.precision import tensor_float32
 from refiner.core.task import Parameters, Task
 from refiner.defenses.refine.privacy import noise_share, squared_error
-from refiner.defenses.refine.problem import Gradient, Problem, wide
+from refiner.defenses.refine.problem import Gradient, Problem
 from refiner.defenses.refine.projection import project
 from refiner.defenses.refine.settings import Settings
 from refiner.defenses.refine.solver import solve
-from refiner.defenses.refine.utility import TINY, utility
+from refiner.defenses.refine.utility import utility
 from refiner.evaluation.network import EvaluationNetwork
 
-# Below this share of the floor noise has changed next to nothing. It is far below what training meets. What
-# was moved away to the floor, and is not projected back, must have come further.
-DEAF, STILL_DEAF = 0.05, 0.25
+# Below this share of the floor the noise has changed next to nothing. It is far below what training meets.
+DEAF = 0.05
 # From this size on a batch has its gradient expanded once: that costs as much as a step, and the floor is far
-# away. Smaller ones meet the floor: an old expansion would let them pass it, and they are moved back to it.
+# away. Smaller ones meet the floor, and an old expansion would let them pass it.
 LARGE = 16
 # With this many weights in convolutions, walking back through a gradient recorded in bfloat16 is faster, and
 # moves the distance reached by a few thousandths; in a vision transformer it moves it by two hundredths.
 HEAVY = 1_000_000
-# How often robust data are moved away that are nearer than this share of the floor, and the most at once.
-PUSHES, NEAR, FARTHEST = 3, 0.98, 4.0
 # As shares of the input range: the most that a step moves a pixel, and how far a finite difference does.
 REACH, PROBE = 0.5, 0.05
 
@@ -93,12 +90,9 @@ def craft(
         )
     # A recorded gradient is large, and what follows needs room of its own.
     del problem
-    target = real()
-    pushed = bool(floor) and renew and not straight
-    if pushed:
-        robust = _pushed(exact, x, robust, target, floor)
     if settings.clamp:
         robust = robust.clamp(low, high)
+    target = real()
     if straight:
         with tensor_float32(False):
             upload = target + flatten(directional(task, x, y, robust - x, parameters=parameters))
@@ -110,21 +104,7 @@ def craft(
         radius = settings.epsilon * target.norm(dim=1) if settings.epsilon_relative else settings.epsilon
         upload = project(upload, target, radius)
     finite = upload.isfinite().all() & robust.isfinite().all()
-    least = floor * (STILL_DEAF if pushed and settings.epsilon is None else DEAF)
-    return upload, robust, torch.stack([_hidden(upload, target, least).all(), finite])
-
-
-def _pushed(exact: Gradient, x: Tensor, robust: Tensor, target: Tensor, floor: float) -> Tensor:
-    """Robust data further from `x` for the victims whose gradient is nearer than the floor.
-
-    The search ends at the floor, but may begin below it: a trained model feels noise of a given size less.
-    """
-    least = floor * target.norm(dim=1)
-    for _ in range(PUSHES):
-        away = (exact(robust) - target).norm(dim=1)
-        longer = (least / away.clamp_min(TINY)).clamp_max(FARTHEST)
-        robust = torch.where(wide(away < NEAR * least, x), x + wide(longer, x) * (robust - x), robust)
-    return robust
+    return upload, robust, torch.stack([_hidden(upload, target, DEAF * floor).all(), finite])
 
 
 def _privacy(settings: Settings, x: Tensor) -> Callable[[Tensor], Tensor]:

@@ -50,10 +50,9 @@ class Settings:
     relative: bool = True
     """Whether UM is a share of its value for a zero gradient; the paper's raw UM is of the order 1e-7."""
     floor: float = 0.4
-    """Relative gradient distance at which the match ends, since a nearer one shows the picture. Batches of
-    fewer than 16 samples that are nearer all the same are moved away from the real data; if that does not
-    reach a quarter of it, or a larger batch a twentieth, nothing leaves. For a batch it is divided by √B, as
-    the errors of B samples alone would average. 0 for none."""
+    """Relative gradient distance at which the match ends, since a nearer one shows the picture; below a
+    twentieth of it nothing leaves. For a batch it is divided by √B, as the errors of B samples alone would
+    average. 0 for none."""
     granularity: str = "batch"
     """Match the gradient of each "batch" as one, or of each "sample" alone and upload the mean."""
     upload: str = "curved"
