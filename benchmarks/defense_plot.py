@@ -38,6 +38,8 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="a .png file")
     options = parser.parse_args()
     rows = [json.loads(line) for line in options.rows.read_text().splitlines()]
+    # A defence's points are one line: those of a second form of it are left to the table.
+    rows = [row for row in rows if not row["defense"].endswith("clip=none")]
     shapes: list[Shape] = []
     for place, (key, told) in enumerate(PANELS.items()):
         shapes += panel(rows, key, told, LEFT + place * (SIDE + GAP))
