@@ -137,6 +137,28 @@ def test_equal_to_a_loop(case: Case) -> None:
     assert_equal_to_a_loop(*case)
 
 
+@pytest.mark.parametrize(
+    ("case", "chunk"), [("lenet", 1), *((name, None) for name in LIGHT)], indirect=["case"]
+)
+def test_victims_with_models_of_their_own(case: Case, chunk: int | None) -> None:
+    task, x, y = case
+    shared = torch.cat([value.flatten() for value in task.parameters().values()])
+    models = torch.stack([shared, shared + 0.1 * torch.randn_like(shared)])
+    point, tangent = x.clone().requires_grad_(), torch.randn_like(x)
+    found = gradients(task.each(models), point, y, chunk=chunk)
+    (slope,) = torch.autograd.grad(flatten(found).square().sum(), point)
+    along = flatten(directional(task.each(models), x, y, tangent))
+    for victim, row in enumerate(models):
+        alone = {name: value[0] for name, value in unflatten(task, row[None]).items()}
+        one = slice(victim, victim + 1)
+        own = point.detach()[one].clone().requires_grad_()
+        expected = gradients(task, own, y[one], parameters=alone)
+        assert error(flatten(found).detach()[victim], flatten(expected).detach()[0]) < 1e-9
+        assert error(slope[one], torch.autograd.grad(flatten(expected).square().sum(), own)[0]) < 1e-9
+        steered = directional(task, x[one], y[one], tangent[one], parameters=alone)
+        assert error(along[victim], flatten(steered)[0]) < 1e-9
+
+
 @pytest.mark.parametrize("activation", ["relu", "sigmoid"])
 def test_equal_to_a_loop_with_other_activations(activation: str) -> None:
     assert_equal_to_a_loop(*victims(LeNet(3, (3, 8, 8), activation=activation).double(), (3, 8, 8)))
@@ -394,6 +416,16 @@ def test_a_wrong_argument_is_one_line_that_names_it(tasks: dict[torch.dtype, Tas
     with pytest.raises(DataError) as caught:
         gradients(given["task"], given["x"], given["y"], parameters=given["parameters"])
     assert str(caught.value) == message
+
+
+def test_models_that_are_not_one_for_each_victim(tasks: dict[torch.dtype, Task]) -> None:
+    task = tasks[torch.float32]
+    with pytest.raises(DataError) as caught:
+        gradients(task.each(torch.zeros(2, task.size)), X, Y)
+    assert str(caught.value) == "parameters of 2 models: expected one for each of 3 victims"
+    with pytest.raises(DataError) as caught:
+        task.each(torch.zeros(2, 5))
+    assert str(caught.value) == f"models of shape [2, 5]: expected [V, {task.size}]"
 
 
 @pytest.mark.parametrize("chunk", [0, -1, 1.5, True, "2"])

@@ -1,5 +1,6 @@
 """Every defence of `DEFENSES`, and chains of them, through what all of them promise."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
@@ -115,6 +116,26 @@ def test_chunks_change_only_rounding(text: str, task: Task, pairs: Batch) -> Non
     whole, parts = make_defense(text), make_defense(text, chunk=1)
     one, two = (defense.protect(task, *pairs, seed=1).flat() for defense in (whole, parts))
     torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-6)
+
+
+@every
+def test_victims_with_models_of_their_own(text: str, task: Task, pairs: Batch) -> None:
+    """Each uploads what it would if its model were everybody's, or nothing leaves."""
+    defense, (x, y) = make_defense(text), (pairs[0][:2], pairs[1][:2])
+    first = torch.cat([value.flatten() for value in task.parameters().values()])
+    own = task.each(torch.stack([first, 1.1 * first]))
+    if not defense.takes_models:
+        with pytest.raises(DataError, match=r"task with 2 models: .* takes one for all victims"):
+            defense.protect(own, x, y, seed=0)
+        return
+    found = defense.protect(own, x, y, seed=0).flat()
+    other = copy.deepcopy(task.model)
+    with torch.no_grad():
+        for value in other.parameters():
+            value.mul_(1.1)
+    for victim, shared in enumerate((task, Task(other, example=x[0], loss=task.loss_function))):
+        expected = defense.protect(shared, x, y, seed=0).flat()[victim]
+        assert (found[victim] - expected).norm() < 1e-3 * expected.norm()  # a level of GQ may tip
 
 
 @every

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from refiner.core import Task
 from refiner.data import Data, load_sample
-from refiner.defenses import Defense, NoDefense, Refiner
+from refiner.defenses import Defense, NoDefense, Refiner, make_defense
 from refiner.errors import DataError
 from refiner.federation import FedAvgM, Keeping, Schedule, Training, accuracy, local, train
 from refiner.federation.local import LocalClients, get_parameters
@@ -78,6 +78,24 @@ def test_equal_to_a_plain_loop(sizes: tuple[int, ...], training: Training) -> No
     model.eval()
     right = (model(TEST.images / 255).argmax(1) == TEST.labels).float().mean()
     assert accuracy(task, TEST) == pytest.approx(float(right), abs=0.03)
+
+
+@pytest.mark.parametrize(
+    "text", ["pruning:rate=0.5", "refiner:iterations=1", "soteria:sensitivity=estimated,probes=1"]
+)
+def test_local_steps_of_all_clients_at_once(text: str) -> None:
+    """Two clients with as many samples go together, the small one alone; Soteria takes one after another."""
+    training = Training(rounds=2, clients=3, batch=8, lr=0.1, local_steps=2, seed=0)
+
+    def clients() -> LocalClients:
+        schedule = Schedule(parts(40, 5, 40), training)
+        return LocalClients.of_study(fresh(), DATA.images, DATA.labels, schedule, make_defense(text))
+
+    together, alone = clients(), clients()
+    for round in (1, 2):
+        moves = torch.stack([alone.move(client, round) for client in range(3)])
+        expected = local.weighted_mean(moves, [8, 5, 8])
+        assert (together.moves(round) - expected).norm() < 1e-4 * expected.norm()
 
 
 DEFENSES: dict[str, Defense] = {"none": NoDefense(), "refiner": Refiner(iterations=1)}

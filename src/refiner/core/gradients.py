@@ -1,6 +1,6 @@
 """Victim-batched gradients: inputs `[V, B, ...]` in, one gradient a victim out, differentiable in x."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ def gradients(
 ) -> Gradients:
     """The gradient of every victim's own loss: `[V, B, *input]` and `[V, B]` give name → `[V, *shape]`.
 
+    `parameters`, if not the model's, are shared, name → `shape`, or every victim's own, name → `[V, *shape]`.
     If `x` requires a gradient the result can be differentiated with respect to it. `chunk` victims are
     computed at a time; that bounds memory and changes results by rounding only. Labels may be probabilities
     `[V, B, classes]`; that they are in range is not checked: a look at values would wait for a GPU.
@@ -31,7 +32,11 @@ def gradients(
     values = _checked(task, x, y, parameters)
     if chunk is not None:
         checks.integer("chunk", chunk, 1)
-    parts = [_chunk(task, values, x_part, y_part) for x_part, y_part in _chunks(chunk, x, y)]
+    size, own, parts = chunk or len(x), _own(task, values), []
+    for first in range(0, len(x), size):
+        part = slice(first, first + size)
+        theirs = {name: value[part] for name, value in values.items()} if own else values
+        parts.append(_chunk(task, theirs, x[part], y[part]))
     return parts[0] if len(parts) == 1 else {name: torch.cat([p[name] for p in parts]) for name in task.names}
 
 
@@ -86,6 +91,8 @@ def _checked(task: Task, x: Tensor, y: Tensor, parameters: Parameters | None) ->
     check_recording(x)
     values = task.parameters() if parameters is None else _complete(task, parameters)
     first = values[task.names[0]]
+    if _own(task, values) and len(first) != len(x):
+        raise DataError(f"parameters of {len(first)} models: expected one for each of {len(x)} victims")
     if x.device != first.device or y.device != first.device:
         raise DataError(
             f"x on {x.device}, y on {y.device}: expected both on the parameters' device, {first.device}"
@@ -107,6 +114,9 @@ def _complete(task: Task, parameters: Parameters) -> Parameters:
 
 def _batched(task: Task, parameters: Parameters, x: Tensor, y: Tensor) -> Gradients:
     one = torch.func.grad(task.loss)
+    if _own(task, parameters):
+        each: Gradients = torch.func.vmap(one)(dict(parameters), x, y)
+        return each
     if len(x) > 1:
         many: Gradients = torch.func.vmap(one, in_dims=(None, 0, 0))(dict(parameters), x, y)
         return many
@@ -114,7 +124,7 @@ def _batched(task: Task, parameters: Parameters, x: Tensor, y: Tensor) -> Gradie
 
 
 def _chunk(task: Task, parameters: Parameters, x: Tensor, y: Tensor) -> Gradients:
-    if len(x) > 1 or (x.requires_grad and torch.is_grad_enabled()):
+    if len(x) > 1 or _own(task, parameters) or (x.requires_grad and torch.is_grad_enabled()):
         # Here the recorded graph leads to x alone: a walk back spends nothing on second derivatives in θ.
         return _batched(task, parameters, x, y)
     with torch.enable_grad():
@@ -125,9 +135,10 @@ def _chunk(task: Task, parameters: Parameters, x: Tensor, y: Tensor) -> Gradient
     return {name: g[None] for name, g in zip(leaves, found, strict=True)}
 
 
-def _chunks(chunk: int | None, *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    size = len(tensors[0]) if chunk is None else chunk
-    return zip(*(torch.split(t, size) for t in tensors), strict=True)
+def _own(task: Task, parameters: Parameters) -> bool:
+    """Whether every victim has parameters of its own."""
+    first = task.names[0]
+    return parameters[first].ndim > len(task.shapes[first])
 
 
 def flatten(gradient: Mapping[str, Tensor]) -> Tensor:
@@ -137,6 +148,17 @@ def flatten(gradient: Mapping[str, Tensor]) -> Tensor:
     torch.Size([2, 4])
     """
     return torch.cat([value[:, None].flatten(1) for value in gradient.values()], dim=1)
+
+
+def flatten_parameters(task: Task, parameters: Parameters) -> Tensor:
+    """Parameters as one matrix: `[1, N]` if victims share them, `[V, N]` if each has its own.
+
+    >>> task = Task(torch.nn.Linear(2, 1, bias=False), example=torch.rand(3, 2))
+    >>> flatten_parameters(task, task.parameters()).shape
+    torch.Size([1, 2])
+    """
+    own = _own(task, parameters)
+    return flatten({name: parameters[name] if own else parameters[name][None] for name in task.names})
 
 
 def unflatten(task: Task, flat: Tensor) -> Gradients:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -54,6 +54,7 @@ class Task:
                 raise DataError(f"model: {name} holds NaN or infinity")
         example = example[:2]
         self.model = model
+        self.models: Tensor | None = None
         self.loss_function = loss
         self._captured = Captured(capacity=8)
         self.input_shape = tuple(example.shape[1:])
@@ -79,8 +80,21 @@ class Task:
         _check_loss(loss, outputs, labels)
         examination.twice(self._pure, self._state(), self.names, example, lambda out: loss(out, labels))
 
+    def each(self, models: Tensor) -> Self:
+        """The same task with a model for every victim: `models [V, N]`, which may be changed in place.
+
+        >>> task = Task(nn.Linear(2, 1, bias=False), example=torch.rand(3, 2))
+        >>> task.each(torch.zeros(5, task.size)).parameters()["weight"].shape
+        torch.Size([5, 1, 2])
+        """
+        if models.ndim != 2 or models.shape[1] != self.size:
+            raise DataError(f"models of shape {list(models.shape)}: expected [V, {self.size}]")
+        own = copy.copy(self)
+        own.models = models
+        return own
+
     def parameters(self) -> dict[str, Tensor]:
-        """The model's trainable parameters as they are now, layer by layer, detached."""
+        """The model's trainable parameters as they are, layer by layer, detached; or those of `models`."""
         return self.held()[0]
 
     def fixed(self) -> dict[str, Tensor]:
@@ -90,7 +104,12 @@ class Task:
     def held(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Both of these from one walk through the model, which for a deep one takes a while."""
         rest = self._state()
-        return {name: rest.pop(name) for name in self.names}, rest
+        shared = {name: rest.pop(name) for name in self.names}
+        if self.models is None:
+            return shared, rest
+        pieces = torch.split(self.models, [shape.numel() for shape in self.shapes.values()], dim=1)
+        named = zip(self.shapes.items(), pieces, strict=True)
+        return {name: piece.view(len(piece), *shape) for (name, shape), piece in named}, rest
 
     def replay(self, key: Hashable, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         """`function(parameters, *inputs)` for the model as it is.
@@ -131,7 +150,8 @@ class Task:
         """Whether the model runs with its inputs and parameters in bfloat16."""
         if any(value.is_floating_point() for value in self.fixed().values()):
             return False
-        parameters = {name: value.bfloat16() for name, value in self.parameters().items()}
+        live = self._state()
+        parameters = {name: live[name].bfloat16() for name in self.names}
         device = next(iter(parameters.values())).device
         try:
             scores = self.scores(parameters, torch.zeros(2, *self.input_shape, device=device).bfloat16())

@@ -51,7 +51,7 @@ class Defense(ABC):
         If anything is wrong, or goes wrong, this raises and nothing is made.
         """
         batch = self._prepare(task, x, y, ids, seed)
-        return self._guarded(batch, lambda: self._upload(task, batch))
+        return self._guarded(task, batch, lambda: self._upload(task, batch))
 
     @final
     def protect_checked(
@@ -77,10 +77,12 @@ class Defense(ABC):
             meanwhile()
             return tensors
 
-        return self._guarded(batch, make)
+        return self._guarded(task, batch, make)
 
-    def _guarded(self, batch: Batch, make: Callable[[], Gradients]) -> Update:
+    def _guarded(self, task: Task, batch: Batch, make: Callable[[], Gradients]) -> Update:
         """The update that `make` gives, or an error and nothing."""
+        if task.models is not None and not self.takes_models:
+            raise DataError(f"task with {len(task.models)} models: {self.name} takes one for all victims")
         check_recording(batch.x)
         try:
             with tensor_float32(False):
@@ -94,6 +96,11 @@ class Defense(ABC):
             failure = f"failed ({type(error).__name__}); nothing leaves"
         # Raised out here, so that no message or frame of what went wrong goes with it: they may hold data.
         raise ProtectionError(f"{self.name} {failure}")
+
+    @property
+    def takes_models(self) -> bool:
+        """Whether it protects victims who each have a model of their own (`Task.each`)."""
+        return self.needs == "gradient"
 
     keyed: ClassVar[bool] = False
     """Whether its noise hangs on a key that it keeps for a whole training, not on fresh draws."""

@@ -68,6 +68,11 @@ class Chain(Defense):
         """Whether the first part keeps a key; later parts then draw from the operating system."""
         return self.parts[0].keyed
 
+    @property
+    def takes_models(self) -> bool:
+        """Whether the first part does; the others see gradients alone."""
+        return self.parts[0].takes_models
+
     def for_training(self, samples: int, seed: int | None) -> Self:
         """Every part for that training."""
         return replace(self, parts=tuple(part.for_training(samples, seed) for part in self.parts))

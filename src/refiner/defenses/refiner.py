@@ -109,8 +109,13 @@ class Refiner(Settings, Defense):
             found.append(robust)
             return tensors
 
-        update = self._guarded(batch, make)
+        update = self._guarded(task, batch, make)
         return found[0], update
+
+    @property
+    def takes_models(self) -> bool:
+        """Whether victims may have models of their own: not where they are taken apart."""
+        return self.granularity == "batch" and self.chunk is None
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

@@ -1,4 +1,4 @@
-"""One round on one machine: clients are protected in one vectorised call, with local steps one by one."""
+"""One round on one machine: clients are protected in one vectorised call, their local steps as well."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -69,6 +69,7 @@ class LocalClients:
         self.defense = defense
         self.seed = seed
         self._loaded: tuple[Step | None, Any] = (None, None)
+        self._own: dict[int, Task] = {}
 
     @classmethod
     def of_study(
@@ -86,29 +87,47 @@ class LocalClients:
 
     def moves(self, round: int) -> Tensor:
         """The mean move `[N]`, old − new parameters, of a round's clients, each by its number of samples."""
-        if self.training.local_steps > 1:
-            clients = self.schedule.participants(round)
-            sizes = [self.schedule.size(client) for client in clients]
-            return weighted_mean(torch.stack([self.move(client, round) for client in clients]), sizes)
         total, samples = None, 0
-        steps = self._steps(round)
-        following = self._steps(round + 1)[0] if round < self.training.rounds else None
-        for step, ahead in zip(steps, [*steps[1:], following], strict=True):
-            size = self.schedule.size(step[0][0])
-            moved = size * self._protect(step, ahead).flat().sum(0)
+        groups = self._groups(round)
+        following = self._groups(round + 1)[0] if round < self.training.rounds else None
+        for clients, ahead in zip(groups, [*groups[1:], following], strict=True):
+            size = self.schedule.size(clients[0])
+            after = None if ahead is None else (ahead, round + (ahead is following), 0)
+            moved = size * self._moved(clients, round, after)
             total = moved if total is None else total + moved
-            samples += size * len(step[0])
+            samples += size * len(clients)
         assert total is not None  # some client always takes part
-        return self.training.lr / samples * total
+        return total / samples
 
-    def _steps(self, round: int) -> list[Step]:
+    def _moved(self, clients: list[int], round: int, after: Step | None) -> Tensor:
+        """The sum `[N]` of the moves of clients with equally large batches."""
+        steps, lr = self.training.local_steps, self.training.lr
+        if steps == 1:
+            return lr * self._protect(self.task, (clients, round, 0), after).flat().sum(0)
+        if not self.defense.takes_models:
+            return torch.stack([self.move(client, round) for client in clients]).sum(0)
+        before = get_parameters(self.task)
+        if len(clients) not in self._own:
+            # Kept, so that what was recorded of this task is replayed.
+            self._own[len(clients)] = self.task.each(before.repeat(len(clients), 1))
+        own = self._own[len(clients)]
+        assert own.models is not None
+        own.models.copy_(before)
+        moves = torch.zeros_like(own.models)
+        for number in range(steps):
+            ahead = (clients, round, number + 1) if number + 1 < steps else after
+            moves += lr * self._protect(own, (clients, round, number), ahead).flat()
+            torch.sub(before, moves, out=own.models)
+        return moves.sum(0)
+
+    def _groups(self, round: int) -> list[list[int]]:
         """A round's clients: those with equally large batches go in one call, as far as it can hold them."""
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for client in self.schedule.participants(round):
             groups[self.schedule.size(client)].append(client)
         at_once = min(_CLIENTS, max(1, _NUMBERS // self.task.size))
         return [
-            (members[first : first + at_once], round, 0)
+            members[first : first + at_once]
             for members in groups.values()
             for first in range(0, len(members), at_once)
         ]
@@ -127,14 +146,14 @@ class LocalClients:
         total = torch.zeros_like(before)
         try:
             for step in range(self.training.local_steps):
-                gradient = self._protect(([client], round, step)).flat()[0]
+                gradient = self._protect(self.task, ([client], round, step)).flat()[0]
                 total += self.training.lr * gradient
                 set_parameters(self.task, before - total)
         finally:
             set_parameters(self.task, before)
         return total
 
-    def _protect(self, step: Step, ahead: Step | None = None) -> Update:
+    def _protect(self, task: Task, step: Step, ahead: Step | None = None) -> Update:
         """The update of a step's clients; while a GPU works on it, the data of step `ahead` are loaded."""
         clients, round, number = step
         ids, x, y = self._loaded[1] if self._loaded[0] == step else self._load(step)
@@ -149,7 +168,7 @@ class LocalClients:
         drawn = None
         if self.seed is not None and not self.defense.keyed:
             drawn = derived(self.seed, "noise", round, number, clients)
-        return self.defense.protect_checked(self.task, x, y, ids=ids, seed=drawn, meanwhile=meanwhile)
+        return self.defense.protect_checked(task, x, y, ids=ids, seed=drawn, meanwhile=meanwhile)
 
     def _load(self, step: Step) -> tuple[Tensor, Tensor, Tensor]:
         """The samples `[V, B]` of a step, which are also the ids by which a defence remembers them; x; y."""

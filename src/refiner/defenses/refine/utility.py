@@ -6,6 +6,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from refiner.core.gradients import flatten_parameters
 from refiner.core.task import Parameters, Task
 
 TINY = 1e-30
@@ -51,7 +52,7 @@ def utility(
     )
     weight = layer[None]
     if element_power:
-        values = torch.cat([parameters[name].flatten() for name in task.names])
+        values = flatten_parameters(task, parameters)
         weight = (target * values).abs().pow(element_power) * weight
     scale = target.new_ones(len(target))
     if relative:
