@@ -1,4 +1,4 @@
-# make demo    set up, then audit no defence and Refiner on bundled images, report in out/demo
+# make demo    set up, then audit six defences on bundled images, report in out/demo
 # make test    set up, then lint, types and tests
 # make test-flower  set up, then the tests that start a SuperLink and SuperNodes on loopback; minutes
 

@@ -24,9 +24,9 @@ from refiner.audit import Tuning
 from refiner.audit.public import choose_public
 from refiner.audit.scoring import Scorer, recovered
 from refiner.audit.uploads import uploads
-from refiner.core import Task, flatten, gradients
+from refiner.core import Task
 from refiner.data import load_dataset
-from refiner.defenses import make_defense
+from refiner.defenses import NoDefense, make_defense
 from refiner.metrics import Thresholds, psnr
 from refiner.models import build
 
@@ -47,9 +47,11 @@ KNOWN = ThreatModel(labels=True)
 
 def error(task: Task, name: str, x: Tensor, y: Tensor) -> float:
     """The mean relative distance of what `name` uploads to the real gradient."""
-    _, seen = uploads(task, make_defense(name), x, y, labels=False, seed=0)
-    real = torch.cat([flatten(gradients(task, a, b)) for a, b in zip(x.split(50), y.split(50), strict=True)])
-    return float(((seen.gradient - real).norm(dim=1) / real.norm(dim=1)).mean())
+    seen, real = (
+        uploads(task, defense, x, y, labels=False, seed=0)[1].gradient
+        for defense in (make_defense(name), NoDefense())
+    )
+    return float(((seen - real).norm(dim=1) / real.norm(dim=1)).mean())
 
 
 def main() -> None:

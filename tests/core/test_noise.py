@@ -200,6 +200,17 @@ def test_a_sample_is_named_by_its_content(seed: int, pixel: int) -> None:
     assert not torch.equal(NoiseSource(seed=seed + 1).identify(x, axes=2), names)
 
 
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-1.0, 1.0), (-2.5, 2.7)])
+def test_the_last_bits_of_a_float_make_no_other_sample(low: float, high: float) -> None:
+    byte = torch.randint(256, (50, 3, 8, 8), generator=torch.Generator().manual_seed(0)).float()
+    here, there = (low + (high - low) * unit for unit in (byte / 255, byte * (1 / 255)))
+    assert not torch.equal(here, there)
+    source = NoiseSource(seed=0)
+    names = [source.identify(x, 1, low, high) for x in (here, there, here.double(), here.nextafter(-here))]
+    assert names[0].unique().numel() == 50
+    assert all(torch.equal(other, names[0]) for other in names[1:])
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_other_types_are_named_too(dtype: torch.dtype) -> None:
     assert NoiseSource(seed=0).identify(torch.rand(5, 3, 8, 8).to(dtype), axes=1).unique().numel() == 5

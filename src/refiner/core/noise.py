@@ -22,7 +22,7 @@ _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)
 _ROTATIONS = ((0, 1, 3, 16), (2, 3, 1, 12), (0, 1, 3, 8), (2, 3, 1, 7))
 _WORDS = 16
 _ROUNDS = 12
-_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_LEVELS = 255
 
 
 class NoiseSource:
@@ -64,14 +64,20 @@ class NoiseSource:
         source.seeded = self.seeded
         return source
 
-    def identify(self, x: Tensor, axes: int) -> Tensor:
+    def identify(self, x: Tensor, axes: int, low: float = 0.0, high: float = 1.0) -> Tensor:
         """A secret 64-bit name of every sample, by its content: `x [..., *input]` with `axes` axes in front.
 
-        >>> NoiseSource(seed=0).identify(torch.zeros(2, 3, 8, 8), axes=1).unique().numel()
-        1
+        Values count as one of 256 levels from `low` to `high`: a byte becomes another last bit of a float on
+        another device, and fresh noise for the same picture could be averaged away.
+
+        >>> source, byte = NoiseSource(seed=0), torch.arange(256.0).view(1, 256)
+        >>> bool((byte / 255 == byte * (1 / 255)).all())
+        False
+        >>> bool(source.identify(byte / 255, axes=1) == source.identify(byte * (1 / 255), axes=1))
+        True
         """
-        bits = x.contiguous().view(_INTEGERS[x.element_size()]).flatten(axes).to(torch.int64)
-        return (bits * self._factor(bits.shape[-1], x.device)).sum(-1)
+        levels = ((x.flatten(axes) - low) * (_LEVELS / (high - low))).round().to(torch.int64)
+        return (levels * self._factor(levels.shape[-1], x.device)).sum(-1)
 
     def _factor(self, count: int, device: torch.device) -> Tensor:
         """Secret factors of a linear hash, the same for all samples of a size."""

@@ -172,7 +172,7 @@ class Refiner(Settings, Defense):
         self, task: Task, noise: NoiseSource, x: Tensor, y: Tensor, ids: Tensor | None
     ) -> tuple[Tensor, Tensor, Callable[[], None]]:
         """Uploads `[V, N]`, robust data, and what refuses them if they hide too little, or remembers them."""
-        names = noise.identify(x, axes=2)
+        names = noise.identify(x, 2, *self.input_range)
         # Robust data of a study's public seed must not become the start of a client's own search.
         remembers = self.warm_start and noise is self._source
         # An id that comes back with another picture, cropped or mirrored, is another sample: its robust data
