@@ -26,7 +26,7 @@ from refiner.defenses import Defense, NoDefense, Refiner
 from refiner.evaluation import EvaluationNetwork
 from refiner.models import build
 
-TV = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
+TV = [1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0]
 LETTER = Refiner.paper(epsilon=None)
 # The letter's start and noise with other searches: β has a say there.
 BLEND = replace(LETTER, solver="conjugate", relative=True, element_power=0.0)
@@ -122,16 +122,23 @@ def uploads(task: Task, defense: Defense, x: Tensor, y: Tensor, count: int, kept
 
 
 def attack(
-    task: Task, observed: dict[str, Tensor], labels: Tensor, truth: Tensor, tune: int, steps: int
+    task: Task,
+    observed: dict[str, Tensor],
+    labels: Tensor,
+    truth: Tensor,
+    *,
+    tune: int,
+    weights: list[float],
+    steps: int,
 ) -> dict[str, dict[str, Any]]:
     """PSNR of every variant on all but the first `tune` victims, on which its TV weight is chosen."""
-    names = list(observed)
-    grid = torch.tensor(TV, device=truth.device)
-    tuning = torch.cat([observed[n][:tune].repeat_interleave(len(TV), 0) for n in names])
-    y = labels[:tune].repeat_interleave(len(TV), 0).repeat(len(names), 1)
-    rebuilt = invert(task, tuning, y, grid.repeat(len(tuning) // len(TV)), steps=steps)
-    target = truth[:tune].repeat_interleave(len(TV), 0).repeat(len(names), 1, 1, 1, 1)
-    scores = psnr(rebuilt, target).view(len(names), tune, len(TV)).mean(1)
+    names, count = list(observed), len(weights)
+    grid = torch.tensor(weights, device=truth.device)
+    tuning = torch.cat([observed[n][:tune].repeat_interleave(count, 0) for n in names])
+    y = labels[:tune].repeat_interleave(count, 0).repeat(len(names), 1)
+    rebuilt = invert(task, tuning, y, grid.repeat(len(tuning) // count), steps=steps)
+    target = truth[:tune].repeat_interleave(count, 0).repeat(len(names), 1, 1, 1, 1)
+    scores = psnr(rebuilt, target).view(len(names), tune, count).mean(1)
     best = grid[scores.argmax(1)]
     rest = torch.cat([observed[n][tune:] for n in names])
     victims = len(truth) - tune
@@ -170,7 +177,8 @@ def attacked(
         for name, d in chosen.items():
             observed[f"{name}, {count} uploads, new keys"] = uploads(task, d, x, y, count, kept=False)
             observed[f"{name}, {count} uploads, one key"] = uploads(task, d, x, y, count, kept=True)
-    for name, row in attack(task, observed, y, x, options.tune, options.steps).items():
+    told = {"tune": options.tune, "weights": options.weights, "steps": options.steps}
+    for name, row in attack(task, observed, y, x, **told).items():
         each, defense, signs = row.pop("each"), chosen.get(name), {}
         if isinstance(defense, Refiner) and defense.random_sign:
             real = NoDefense().protect(task, x, y).flat()
@@ -190,6 +198,7 @@ def main() -> None:
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
     parser.add_argument("--victims", type=int, default=200)
     parser.add_argument("--tune", type=int, default=24)
+    parser.add_argument("--weights", type=float, nargs="+", default=TV, help="of total variation")
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--repeats", type=int, nargs="*", default=[])
     parser.add_argument("--after", type=int, default=0, metavar="ROUNDS")

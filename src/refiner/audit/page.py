@@ -43,7 +43,20 @@ _SHOWN = 12
 
 
 def write_report(path: str | os.PathLike[str], results: Sequence[AuditResult], source: str = "") -> Path:
-    """Write the audits' page as one HTML file; `source` says where the victims come from."""
+    """Write the audits' page as one HTML file; `source` says where the victims come from.
+
+    >>> import tempfile
+    >>> import torch
+    >>> from refiner.audit import audit
+    >>> from refiner.core import Task
+    >>> x, y = torch.rand(1, 3, 16, 16), torch.tensor([3])
+    >>> task = Task(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(768, 10)), example=x)
+    >>> found = audit(task, x, y, defense="none", attack="inverting:iterations=1")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     page = write_report(Path(folder) / "report.html", [found], source="random pixels")
+    ...     "random pixels" in page.read_text(encoding="utf-8")
+    True
+    """
     return write_page(path, report_page(results, source))
 
 

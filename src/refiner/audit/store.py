@@ -23,6 +23,19 @@ def audit_all(
     A call that was stopped loses no finished plan, and the next one with the same plans goes on with the
     attack that was under way. `on_pair` is told of every plan before it is run, with None, and when its
     result is there.
+
+    >>> import tempfile
+    >>> import torch
+    >>> from refiner.core import Task
+    >>> x, y = torch.rand(1, 3, 16, 16), torch.tensor([3])
+    >>> task = Task(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(768, 10)), example=x)
+    >>> plans = [Plan.of(task, x, y, defense=d, attack="inverting:iterations=1") for d in ("none", "pruning")]
+    >>> tell = lambda plan, result: print(plan.label, "done" if result else "begins")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     first, both = audit_all(plans[:1], Path(folder)), audit_all(plans, Path(folder), on_pair=tell)
+    none done
+    pruning begins
+    pruning done
     """
     _writable(folder)
     # Files that can't be read are refused before hours are spent on the others.

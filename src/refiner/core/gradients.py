@@ -162,7 +162,14 @@ def flatten_parameters(task: Task, parameters: Parameters) -> Tensor:
 
 
 def unflatten(task: Task, flat: Tensor) -> Gradients:
-    """The inverse of `flatten` for a task's parameters."""
+    """The inverse of `flatten` for a task's parameters.
+
+    >>> task = Task(torch.nn.Linear(2, 3), example=torch.rand(1, 2))
+    >>> flat = torch.rand(5, 9)
+    >>> gradient = unflatten(task, flat)
+    >>> {name: tuple(value.shape) for name, value in gradient.items()}, torch.equal(flatten(gradient), flat)
+    ({'weight': (5, 3, 2), 'bias': (5, 3)}, True)
+    """
     pieces = torch.split(flat, [task.shapes[name].numel() for name in task.names], dim=1)
     named = zip(task.names, pieces, strict=True)
     return {name: piece.view(len(flat), *task.shapes[name]) for name, piece in named}

@@ -66,7 +66,21 @@ def held(name: str) -> tuple[str, Record]:
 
 
 def verify(name: str, on_progress: Progress | None = None) -> Record:
-    """Hash what the cache has of a source again; its record, or an error that names what was changed."""
+    """Hash what the cache has of a source again; its record, or an error that names what was changed.
+
+    >>> import os, tempfile
+    >>> from unittest.mock import patch
+    >>> import numpy as np
+    >>> from refiner.data import get_data
+    >>> arrays = {"train_images": np.zeros((4, 28, 28, 3), np.uint8), "train_labels": np.arange(4)[:, None]}
+    >>> with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, REFINER_CACHE=folder):
+    ...     np.savez(Path(folder) / "pathmnist_own.npz", **arrays)
+    ...     place = get_data("pathmnist", folder)
+    ...     np.save(place / "train" / "labels.npy", np.zeros(4, np.int64))
+    ...     verify("pathmnist")
+    Traceback (most recent call last):
+    refiner.errors.DataError: ...: broken, train/labels.npy has another SHA-256 than when it was written; ...
+    """
     own, record = held(name)
     verify_data(own, record, on_progress)
     return record

@@ -56,6 +56,13 @@ def train(
 
     After each epoch the whole state goes to `out` + ".part"; a run that finds it goes on from there, and
     must have the same settings and pictures.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     out = Path(folder) / "own.safetensors"
+    ...     network = train(torch.rand(1, 3, 28, 28), Training(epochs=1), out)
+    ...     torch.equal(EvaluationNetwork.load(out).linear.weight, network.linear.weight)
+    True
     """
     EvaluationNetwork.check_many(images)
     torch.manual_seed(training.seed)

@@ -90,6 +90,15 @@ def run_experiment(
     """Train, and leave weights, log, settings and outcome in `folder`; `resume` goes on from those.
 
     The clients are on this machine, all in one call, unless `clients_of` says where they are.
+
+    >>> import tempfile
+    >>> short = Experiment(data="sample", evaluate_every=1, training=Training(rounds=2, clients=2, batch=2))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     outcome = run_experiment(short, Path(folder))
+    ...     sorted(file.name for file in Path(folder).iterdir())
+    ['checkpoint.safetensors', 'log.jsonl', 'outcome.json', 'settings.json', 'weights.safetensors']
+    >>> [rounds for rounds, accuracy in outcome.curve], outcome.accuracy == outcome.curve[-1][1]
+    ([1, 2], True)
     """
     integer("evaluate_every", experiment.evaluate_every, 1)
     if experiment.patience is not None:

@@ -77,6 +77,16 @@ def train(
     With `keeping` a training that was stopped goes on from its checkpoint: on a CPU to the same last bit as
     without the break. With `patience` it ends early, after so many tests in a row that were no better than
     the best before them. `on_round` is told of every round, and of the accuracy where it was measured.
+
+    >>> from refiner.data import iid
+    >>> from refiner.data.holdout import train_and_test
+    >>> from refiner.defenses import NoDefense
+    >>> data, test = train_and_test("sample")
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10))
+    >>> task, training = Task(model, example=data.images[:1] / 255), Training(rounds=3, clients=4, batch=8)
+    >>> curve = train(task, data, test, iid(data.labels, 4), training, NoDefense(), evaluate_every=2)
+    >>> [round for round, _ in curve], curve[-1][1] == accuracy(task, test)
+    ([2, 3], True)
     """
     clients = LocalClients.of_study(task, data.images, data.labels, Schedule(parts, training), defense)
     return train_with(
@@ -158,7 +168,14 @@ def stalled(curve: Curve, patience: int | None) -> bool:
 
 @torch.no_grad()
 def accuracy(task: Task, test: Data, chunk: int = 2000) -> float:
-    """The share of test samples that the model of `task` has right."""
+    """The share of test samples that the model of `task` has right.
+
+    >>> from refiner.data import open_data
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10))
+    >>> _ = torch.nn.init.zeros_(model[1].weight)  # so it says the same class of every picture
+    >>> accuracy(Task(model, example=torch.rand(1, 3, 32, 32)), open_data("sample"))
+    0.1
+    """
     parameters = task.parameters()
     like = next(iter(parameters.values()))
     right = 0

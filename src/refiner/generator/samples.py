@@ -27,5 +27,14 @@ def samples(generator: Generator, each: int = 10, seed: int = 0, batch: int = 50
 
 
 def write_samples(path: Path, generator: Generator, each: int = 10, seed: int = 0) -> Path:
-    """Write them as a sheet with a row for each class."""
+    """Write them as a sheet with a row for each class.
+
+    >>> import tempfile
+    >>> from refiner.data import read_sheet
+    >>> generator = Generator(latent=4, classes=3, width=2).eval()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sheet = read_sheet(write_samples(Path(folder) / "sheet.png", generator, each=2), 6, 32, columns=2)
+    >>> torch.equal(sheet, samples(generator, each=2))
+    True
+    """
     return write_sheet(path, samples(generator, each, seed), columns=each)

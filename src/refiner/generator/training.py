@@ -81,6 +81,17 @@ def train(
     `checkpoint`; a run that finds it goes on from there. Left out, it is `out` + ".part", removed when all
     epochs are done. The epoch that would end after `minutes` is not begun: what there is then is written, and
     the checkpoint stays. `on_step` is told the epochs done as a fraction, `on_epoch` an epoch's mean losses.
+
+    >>> import tempfile
+    >>> from refiner.data import open_data
+    >>> data = open_data("sample")
+    >>> tiny = Training(epochs=1, batch=2, latent=4, classes=2, width=2, discriminator_width=2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     generator = train(data.images[:2], data.labels[:2], tiny, Path(folder) / "own.safetensors")
+    ...     sorted(file.name for file in Path(folder).iterdir())
+    ['own.png', 'own.safetensors']
+    >>> generator(torch.zeros(1, 4), torch.tensor([1])).shape
+    torch.Size([1, 3, 32, 32])
     """
     _check(images, labels, training, out, minutes)
     begin, where = time.monotonic(), torch.device(device)
