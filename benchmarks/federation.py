@@ -4,7 +4,9 @@
 
 FedSGD, batches of 128 from random pictures (the rate does not hang on them), two a client: from the third
 round on Refiner has met all of them; without its warm start, it never has. The loop: one client after
-another, `loss.backward()`, the mean of their gradients, `torch.optim.SGD`; no defence and no checks.
+another, `loss.backward()`, the mean of their gradients, `torch.optim.SGD`; no defence and no checks. With
+`--local-steps` it is FedAvg: the loop then walks each client's steps and takes the mean of where they end,
+and `one_by_one` is the engine's own rate with one client after another.
 """
 
 import argparse
@@ -52,28 +54,50 @@ def rate(round: Callable[[int], object], seconds: float, before: int = 3) -> flo
     return done / (time.perf_counter() - begin)
 
 
-def loop(task: Task, pictures: Tensor, labels: Tensor, parts: list[Tensor]) -> Callable[[int], object]:
+def loop(
+    task: Task, pictures: Tensor, labels: Tensor, parts: list[Tensor], steps: int
+) -> Callable[[int], object]:
     """A round of the same training as anyone would write it."""
     model = task.model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
-    def round(number: int) -> None:
+    def loss(part: Tensor) -> Tensor:
+        rows = part[torch.randint(len(part), (BATCH,), device=part.device)]
+        return F.cross_entropy(model(pictures[rows].float() / 255), labels[rows])
+
+    def descend(number: int) -> None:
         optimizer.zero_grad()
         for part in parts:
-            rows = part[torch.randint(len(part), (BATCH,), device=part.device)]
-            loss = F.cross_entropy(model(pictures[rows].float() / 255), labels[rows])
-            (loss / len(parts)).backward()
+            (loss(part) / len(parts)).backward()
         optimizer.step()
 
-    return round
+    @torch.no_grad()
+    def walk(number: int) -> None:
+        values = list(model.parameters())
+        start, mean = [v.clone() for v in values], [torch.zeros_like(v) for v in values]
+        for part in parts:
+            torch._foreach_copy_(values, start)
+            for _ in range(steps):
+                optimizer.zero_grad()
+                with torch.enable_grad():
+                    loss(part).backward()
+                optimizer.step()
+            torch._foreach_add_(mean, values, alpha=1 / len(parts))
+        torch._foreach_copy_(values, mean)
+
+    return descend if steps == 1 else walk
 
 
-def ours(engine: LocalClients) -> Callable[[int], object]:
-    """A round of the local engine."""
+def ours(engine: LocalClients, together: bool = True) -> Callable[[int], object]:
+    """A round of the local engine, its clients together or one after another."""
     values, server = get_parameters(engine.task), FedAvg()
 
+    def alone(number: int) -> Tensor:
+        return torch.stack([engine.move(c, number) for c in engine.schedule.participants(number)]).mean(0)
+
     def round(number: int) -> None:
-        values.copy_(server.step(values, engine.moves(number), {})[0])
+        move = engine.moves(number) if together else alone(number)
+        values.copy_(server.step(values, move, {})[0])
         set_parameters(engine.task, values)
 
     return round
@@ -86,6 +110,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["lenet"], choices=NAMES)
     parser.add_argument("--clients", type=int, nargs="+", default=[10])
     parser.add_argument("--defenses", nargs="+", default=["none", "refiner", "refiner:warm_start=false"])
+    parser.add_argument("--local-steps", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -103,9 +128,9 @@ def main() -> None:
             labels = torch.randint(10, (samples,), generator=draws)
             parts = list(torch.randperm(samples, generator=draws).tensor_split(clients))
             here = pictures.to(device), labels.to(device), [part.to(device) for part in parts]
-            plain = rate(loop(task, *here), options.seconds)
+            plain = rate(loop(task, *here, options.local_steps), options.seconds)
             for text in options.defenses:
-                training = Training(clients=clients, batch=BATCH)
+                training = Training(clients=clients, batch=BATCH, local_steps=options.local_steps)
                 engine = LocalClients.of_study(
                     task, pictures, labels, Schedule(parts, training), make_defense(text)
                 )
@@ -120,6 +145,9 @@ def main() -> None:
                     "plain_loop": digits(plain),
                     "ratio": digits(found / plain),
                 }
+                if options.local_steps > 1:
+                    row["local_steps"] = options.local_steps
+                    row["one_by_one"] = digits(rate(ours(engine, together=False), options.seconds))
                 if device == "cuda":
                     row["peak_gib"] = digits(torch.cuda.max_memory_allocated() / 2**30)
                 rows.append(row)
