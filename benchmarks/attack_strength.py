@@ -78,6 +78,7 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=40_000, help="the first victim's place in the data")
     parser.add_argument("--generator", help="ggl's, instead of the bundled one")
     parser.add_argument("--iterations", type=int, help="fewer than the attack has by default")
+    parser.add_argument("--restarts", type=int, help="starts, of which the best by objective counts")
     parser.add_argument("--tune", type=int, metavar="ITERATIONS", help="choose TV so, on other victims")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -108,8 +109,8 @@ def main() -> None:
                     others = victims(options.first + TUNED, min(count, 8), batch)
                     attack = tuned(replace(attack, iterations=options.tune), task, *others)
                     attack = replace(attack, iterations=ATTACKS[name].iterations)
-                if options.iterations:
-                    attack = replace(attack, iterations=options.iterations)
+                wanted = {"iterations": options.iterations, "restarts": options.restarts}
+                attack = replace(attack, **{key: value for key, value in wanted.items() if value})
                 found = attack.reconstruct(seen, threat=GRANTED, seed=options.seed)
                 pictures = assign(found.x, x) if batch > 1 else found.x
                 flat, truth = pictures.flatten(0, 1), x.flatten(0, 1)
@@ -121,6 +122,7 @@ def main() -> None:
                     "first": options.first,
                     "attack": name,
                     "iterations": attack.settings()["iterations"],
+                    "restarts": attack.settings()["restarts"],
                     "total_variation": attack.settings().get("total_variation"),
                     "median MSE": float(error.median()),
                     "mean MSE": float(error.mean()),
