@@ -170,6 +170,4 @@ def unflatten(task: Task, flat: Tensor) -> Gradients:
     >>> {name: tuple(value.shape) for name, value in gradient.items()}, torch.equal(flatten(gradient), flat)
     ({'weight': (5, 3, 2), 'bias': (5, 3)}, True)
     """
-    pieces = torch.split(flat, [task.shapes[name].numel() for name in task.names], dim=1)
-    named = zip(task.names, pieces, strict=True)
-    return {name: piece.view(len(flat), *task.shapes[name]) for name, piece in named}
+    return task.apart(flat)

@@ -105,11 +105,13 @@ class Task:
         """Both of these from one walk through the model, which for a deep one takes a while."""
         rest = self._state()
         shared = {name: rest.pop(name) for name in self.names}
-        if self.models is None:
-            return shared, rest
-        pieces = torch.split(self.models, [shape.numel() for shape in self.shapes.values()], dim=1)
+        return shared if self.models is None else self.apart(self.models), rest
+
+    def apart(self, flat: Tensor) -> dict[str, Tensor]:
+        """Rows `[V, N]` of all parameters, one after another, as name → `[V, *shape]`."""
+        pieces = torch.split(flat, [shape.numel() for shape in self.shapes.values()], dim=1)
         named = zip(self.shapes.items(), pieces, strict=True)
-        return {name: piece.view(len(piece), *shape) for (name, shape), piece in named}, rest
+        return {name: piece.view(len(flat), *shape) for (name, shape), piece in named}
 
     def replay(self, key: Hashable, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         """`function(parameters, *inputs)` for the model as it is.
