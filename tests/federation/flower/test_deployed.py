@@ -19,6 +19,7 @@ from refiner import Task
 from refiner.errors import RefinerError
 from refiner.federation import Experiment, Training, run_experiment
 from refiner.federation.flower.client import protected_move
+from refiner.federation.flower.study import rules_of, write_app, write_clients
 from refiner.federation.flower.wire import Order
 from refiner.federation.local import get_parameters
 from refiner.federation.schedule import derived
@@ -31,6 +32,7 @@ EXPERIMENT = Experiment(
 )
 EXAMPLES = Path(__file__).parents[3] / "examples" / "flower"
 CLIENTS = ("plain", "protected", "with_mod")
+OWN = Path(__file__).parent / "own_server.py"
 
 
 def weights(folder: Path) -> dict[str, Tensor]:
@@ -107,6 +109,22 @@ def test_equal_to_the_local_engine(defense: str, shared: Any, tmp_path: Path) ->
         json.loads((tmp_path / name / "outcome.json").read_text())["curve"] for name in ("local", "flower")
     ]
     assert curves[1][-1] == curves[0][-1]
+
+
+def test_in_a_server_app_of_ones_own(shared: Any, tmp_path: Path) -> None:
+    """Flower drives the strategy, with the library's clients: the weights are those of the local engine."""
+    training = replace(EXPERIMENT.training, rounds=3)
+    experiment = replace(EXPERIMENT, defense="pruning:rate=0.8", training=training)
+    run_experiment(experiment, tmp_path / "local")
+    write_clients(experiment, shared.homes)
+    left = tmp_path / "weights.safetensors"
+    app = write_app(tmp_path / "app", rules_of(experiment, left), server="own_server:app")
+    (app / "own_server.py").write_text(OWN.read_text())
+    said = shared.said_by(shared.deployment.submit(app), left)
+    assert "Starting MeanMove strategy" in said and said.count("2 of 2 answers used") == 3
+    one, other = weights(tmp_path / "local"), load_file(left)
+    assert one.keys() == other.keys()
+    assert max(float((one[name] - other[name]).abs().max()) for name in one) < 1e-6
 
 
 def test_neither_raw_gradient_nor_secret_crosses(shared: Any, tmp_path: Path) -> None:

@@ -96,11 +96,6 @@ class Rules:
         """The run's configuration that is these rules."""
         return {key.replace("_", "-"): value for key, value in asdict(self).items()}
 
-    @property
-    def first(self) -> int:
-        """How many nodes the first round waits for."""
-        return self.start_with or self.sampled or self.clients
-
     def experiment(self, seed: int | None = None, **own: str) -> Experiment:
         """The experiment that the server runs; `own` are choices of the clients that a study knows."""
         training = Training(

@@ -3,28 +3,27 @@
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
-from flwr.supercore import log
 from torch import Tensor
 
 from refiner.core.task import Task
-from refiner.errors import DataError, ProtectionError, RefinerError, SettingError
+from refiner.errors import DataError, RefinerError, SettingError
 from refiner.federation.experiment import Experiment, run_experiment
 from refiner.federation.flower.aggregation import Secure, make_aggregation, read_identities, session_of
+from refiner.federation.flower.gathered import Gathered, too_few
+from refiner.federation.flower.nodes import Nodes
 from refiner.federation.flower.rules import Rules, study_in
 from refiner.federation.flower.secure_server import Exchange, SecureRounds
-from refiner.federation.flower.wire import Order, read_answer
-from refiner.federation.local import get_parameters, weighted_mean
-from refiner.federation.schedule import participants
+from refiner.federation.flower.strategy import MeanMove
+from refiner.federation.flower.wire import refusal, to_arrays
+from refiner.federation.local import get_parameters
 from refiner.federation.secure import AggregationError
 from refiner.federation.training import Clients
 from refiner.files import write_whole
@@ -34,15 +33,6 @@ _POLL = 0.25
 _LIFE = 4
 
 Note = Callable[[dict[str, Any]], None]
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """What came of a round: the mean move `[N]` of so many nodes, or None and why there is none."""
-
-    move: Tensor | None
-    used: int = 0
-    failure: str = ""
 
 
 class RemoteClients:
@@ -59,69 +49,51 @@ class RemoteClients:
     ) -> None:
         """`secure_over` has the moves added up under masks; without it, every move is seen."""
         self.grid, self.task, self.rules = grid, task, rules
-        self.training = experiment.training
         self.note = note
         self.secure = None if secure_over is None else secure_over(self._exchange)
-        self._asked = False
-        self._owing: dict[str, int] = {}
+        least = 1 if self.secure is None else self.secure.settings.least
+        self.strategy = MeanMove(
+            rules.model,
+            task.classes,
+            experiment.training,
+            minimum=max(rules.minimum, least),
+            start_with=rules.start_with,
+            life=rules.deadline * _LIFE,
+            nodes=Nodes(rules.patience),
+        )
 
     def moves(self, round: int) -> Tensor:
         """The mean move `[N]` of the nodes whose answers came in time and are sound."""
         began = time.monotonic()
-        least = max(self.rules.minimum, 1 if self.secure is None else self.secure.settings.least)
-        nodes, busy = self._nodes(least if self._asked else max(least, self.rules.first))
-        self._asked = True
-        chosen = [nodes[place] for place in participants(self.training, round, len(nodes))]
-        rejected: dict[int, str] = {}
-        order = self._order(round).content(get_parameters(self.task), self.task.shapes)
-        gather = self._in_sight if self.secure is None else self._under_masks
-        gathered = gather(round, chosen, order, rejected)
-        told = {str(node): reason for node, reason in sorted(rejected.items())}
-        line = {"round": round, "asked": len(chosen), "used": gathered.used, "rejected": told, "busy": busy}
+        gathered = self._in_sight(round) if self.secure is None else self._under_masks(round, self.secure)
+        gathered.tell(round)
+        line: dict[str, Any] = {"round": round, "asked": gathered.asked, "used": gathered.used}
+        line |= {"rejected": gathered.reasons, "busy": self.strategy.nodes.busy}
         if self.secure is not None:
             line |= {"aggregation": self.rules.aggregation, "aggregation_seconds": self.secure.seconds}
         self.note(line | {"seconds": time.monotonic() - began})
-        if gathered.move is None:
-            why = "; ".join(f"node {node}: {reason}" for node, reason in told.items())
-            raise ProtectionError(f"round {round}: {gathered.failure} ({why})")
-        return gathered.move
+        return gathered.mean(round).to(get_parameters(self.task))
 
-    def _in_sight(
-        self, round: int, nodes: list[int], order: RecordDict, rejected: dict[int, str]
-    ) -> Gathered:
+    def _in_sight(self, round: int) -> Gathered:
         """Every move is seen, and checked."""
-        like = get_parameters(self.task)
-        found: dict[int, tuple[Tensor, int]] = {}
-        answers, missing = self._exchange(round, dict.fromkeys(nodes, order))
-        rejected |= missing
-        for node, content in answers.items():
-            try:
-                found[node] = read_answer(content, self.task.shapes, like, self.training.batch)
-            except RefinerError as error:
-                rejected[node] = str(error)
-        if len(found) < self.rules.minimum:
-            return self._too_few(len(found), len(nodes))
-        # In an order that does not hang on who was faster.
-        moves, sizes = zip(*(found[node] for node in sorted(found)), strict=True)
-        return Gathered(weighted_mean(torch.stack(moves), sizes), len(found))
+        arrays = to_arrays(get_parameters(self.task), self.task.shapes)
+        orders = self.strategy.configure_train(round, arrays, ConfigRecord(), self.grid)
+        replies, _ = self._ask(round, orders)
+        return self.strategy.gather(replies.values(), self.rules.deadline)
 
-    def _under_masks(
-        self, round: int, nodes: list[int], order: RecordDict, rejected: dict[int, str]
-    ) -> Gathered:
+    def _under_masks(self, round: int, secure: SecureRounds) -> Gathered:
         """Only the sum is seen."""
-        assert self.secure is not None
-        like = get_parameters(self.task)
+        values = get_parameters(self.task)
+        nodes, rejected = self.strategy.choose(round, self.grid), dict[int, str]()
+        order = self.strategy.order(round).content(values, self.task.shapes)
         try:
-            opened = self.secure.mean(round, nodes, order, like.numel(), rejected)
+            opened = secure.mean(round, nodes, order, values.numel(), rejected)
         except (AggregationError, SettingError) as error:
-            return Gathered(None, failure=str(error))
-        if len(opened.clients) < self.rules.minimum:
-            return self._too_few(len(opened.clients), len(nodes))
-        return Gathered(opened.mean.to(like), len(opened.clients))
-
-    def _too_few(self, good: int, asked: int) -> Gathered:
-        told = f"{good} of {asked} nodes gave a good answer, at least {self.rules.minimum} must"
-        return Gathered(None, good, told)
+            return Gathered(len(nodes), rejected, failure=str(error))
+        used, minimum = len(opened.clients), self.rules.minimum
+        if used < minimum:
+            return Gathered(len(nodes), rejected, used, failure=too_few(used, len(nodes), minimum))
+        return Gathered(len(nodes), rejected, used, opened.mean)
 
     def state(self) -> dict[str, Tensor]:
         """Nothing: what a client remembers stays with it."""
@@ -130,56 +102,23 @@ class RemoteClients:
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Nothing."""
 
-    def _order(self, round: int) -> Order:
-        training = self.training
-        return Order(
-            round, self.rules.model, self.task.classes, training.batch, training.local_steps, training.lr
-        )
-
-    def _nodes(self, wanted: int) -> tuple[list[int], int]:
-        """The nodes that are there and free, once there are `wanted`; and how many are still busy.
-
-        A node does one order after the other. One that is late would be late again: it is asked anew once its
-        old answer is there, which is thrown away.
-        """
-        end = time.monotonic() + self.rules.patience
-        while True:
-            if self._owing:
-                for late in self.grid.pull_messages(list(self._owing)):
-                    self._owing.pop(late.metadata.reply_to_message_id, None)
-            there = set(self.grid.get_node_ids())
-            free = sorted(there - set(self._owing.values()))
-            if len(free) >= wanted:
-                return free, len(there) - len(free)
-            if time.monotonic() >= end:
-                waited = f"waited {self.rules.patience:g} s for {wanted} nodes"
-                raise DataError(f"{waited}, {len(free)} are there and free")
-            time.sleep(_POLL)
-
     def _exchange(
         self, round: int, contents: Mapping[int, RecordDict]
     ) -> tuple[dict[int, RecordDict], dict[int, str]]:
         """Ask every node what is for it: by node, what came in time, and why others have nothing in it."""
-        found: dict[int, RecordDict] = {}
-        missing: dict[int, str] = {}
-        for node, reply in self._ask(round, contents):
-            if reply is None:
-                missing[node] = f"no answer within {self.rules.deadline:g} s"
-            elif reply.has_error():
-                told = " ".join(f"{reply.error.reason}".split())
-                missing[node] = f"error {reply.error.code}: {told[:200]}"
-            else:
-                found[node] = reply.content
-        return found, missing
+        replies, late = self._ask(round, self.strategy.messages(round, contents))
+        self.strategy.nodes.owing |= late
+        missing = dict.fromkeys(late.values(), f"no answer within {self.rules.deadline:g} s")
+        missing |= {node: refusal(reply.error) for node, reply in replies.items() if reply.has_error()}
+        return {node: replies[node].content for node in replies if node not in missing}, missing
 
-    def _ask(self, round: int, contents: Mapping[int, RecordDict]) -> Iterator[tuple[int, Message | None]]:
-        """Every node with its reply, as they come; None for those who missed the deadline."""
-        group, life = str(round), self.rules.deadline * _LIFE
-        messages = [Message(each, node, "train", group_id=group, ttl=life) for node, each in contents.items()]
+    def _ask(self, round: int, messages: Sequence[Message]) -> tuple[dict[int, Message], dict[str, int]]:
+        """By node the reply that came in time; by the id of its order, who missed the deadline."""
         ids = list(self.grid.push_messages(messages))
-        if len(ids) < len(contents) or not all(ids):
+        if len(ids) < len(messages) or not all(ids):
             raise DataError(f"round {round}: the SuperLink did not take the order to every node")
-        waiting = dict(zip(ids, contents, strict=True))
+        waiting = {each: message.metadata.dst_node_id for each, message in zip(ids, messages, strict=True)}
+        replies: dict[int, Message] = {}
         end = time.monotonic() + self.rules.deadline
         while waiting and time.monotonic() < end:
             time.sleep(_POLL)
@@ -187,10 +126,8 @@ class RemoteClients:
                 # By what was asked, not by what the answer says of its sender.
                 node = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if node is not None:
-                    yield node, reply
-        self._owing |= waiting
-        for node in waiting.values():
-            yield node, None
+                    replies[node] = reply
+        return replies, waiting
 
 
 app = ServerApp()
@@ -231,10 +168,7 @@ def _train(grid: Grid, rules: Rules, out: Path, run: int) -> None:
 
 
 def _note(out: Path, run: int, line: dict[str, Any]) -> None:
-    """A line of JSON for every round, to read along; Flower's log, which `--stream` shows, tells it too."""
-    log(INFO, "round %d: %d of %d answers used", line["round"], line["used"], line["asked"])
-    for node, reason in line["rejected"].items():
-        log(WARNING, "round %d: node %s left out: %s", line["round"], node, reason)
+    """A line of JSON for every round, to read along."""
     out.mkdir(parents=True, exist_ok=True)
     with (out / "rounds.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps({"run": str(run), **line}) + "\n")

@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, RecordDict
 from torch import Tensor
 
 from refiner import checks
@@ -43,7 +43,11 @@ class Order:
 
     def content(self, values: Tensor, shapes: Shapes) -> RecordDict:
         """The order as a message holds it, with the model's parameters `[N]`."""
-        return RecordDict({_CONFIG: ConfigRecord(asdict(self)), _ARRAYS: to_arrays(values, shapes)})
+        return self.around(to_arrays(values, shapes))
+
+    def around(self, arrays: ArrayRecord) -> RecordDict:
+        """The same, with parameters that are arrays already."""
+        return RecordDict({_CONFIG: ConfigRecord(asdict(self)), _ARRAYS: arrays})
 
     @classmethod
     def read(cls, content: RecordDict) -> Self:
@@ -66,6 +70,15 @@ def read_answer(content: RecordDict, shapes: Shapes, like: Tensor, most: int) ->
     count = metrics.get(_COUNT) if isinstance(metrics, MetricRecord) else None
     samples = checks.integer(_COUNT, count, 1, most)
     return from_arrays(content, shapes, like), samples
+
+
+def refusal(error: Error) -> str:
+    """Why a node sent nothing, in a line of ours.
+
+    >>> refusal(Error(code=100, reason="no\\ndata"))
+    'error 100: no data'
+    """
+    return f"error {error.code}: {' '.join(str(error.reason).split())[:200]}"
 
 
 def to_arrays(values: Tensor, shapes: Shapes) -> ArrayRecord:
