@@ -423,9 +423,11 @@ def test_models_that_are_not_one_for_each_victim(tasks: dict[torch.dtype, Task])
     with pytest.raises(DataError) as caught:
         gradients(task.each(torch.zeros(2, task.size)), X, Y)
     assert str(caught.value) == "parameters of 2 models: expected one for each of 3 victims"
-    with pytest.raises(DataError) as caught:
-        task.each(torch.zeros(2, 5))
-    assert str(caught.value) == f"models of shape [2, 5]: expected [V, {task.size}]"
+    wrong: Any
+    for wrong, told in ((torch.zeros(2, 5), "torch.float32 [2, 5]"), ([0.0], "list")):
+        with pytest.raises(DataError) as caught:
+            task.each(wrong)
+        assert str(caught.value) == f"models = {told}: expected dense [V, {task.size}]"
 
 
 @pytest.mark.parametrize("chunk", [0, -1, 1.5, True, "2"])

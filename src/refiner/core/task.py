@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from refiner.core import convolution, examination, norms
-from refiner.core.border import check_devices, check_recording, check_types
+from refiner.core.border import check_devices, check_recording, check_types, dense, kind
 from refiner.core.capture import Captured
 from refiner.errors import DataError
 
@@ -87,8 +87,8 @@ class Task:
         >>> task.each(torch.zeros(5, task.size)).parameters()["weight"].shape
         torch.Size([5, 1, 2])
         """
-        if models.ndim != 2 or models.shape[1] != self.size:
-            raise DataError(f"models of shape {list(models.shape)}: expected [V, {self.size}]")
+        if not dense(models) or models.ndim != 2 or models.shape[1] != self.size:
+            raise DataError(f"models = {kind(models)}: expected dense [V, {self.size}]")
         own = copy.copy(self)
         own.models = models
         return own

@@ -19,7 +19,7 @@ def flip(text: bytes, at: int) -> bytes:
     return bytes(changed)
 
 
-def refuses(client: Any, step: str, *message: Any, match: str) -> None:
+def assert_refuses(client: Any, step: str, *message: Any, match: str) -> None:
     """The step is refused, and after it the client is out of the round and knows nothing any more."""
     with pytest.raises(AggregationError, match=match) as caught:
         getattr(client, step)(*message)
@@ -42,7 +42,7 @@ def test_a_swapped_public_key_is_refused(make_round: Make) -> None:
     own = Advert.signed(mine.sign, context, 1, *public, commitment(context, 1, secret)).to_bytes()
     under = own[:96] + keys["advert:1"][96:]
     for at, swapped in enumerate((own, under)):
-        refuses(
+        assert_refuses(
             play.clients[at * 2], "share", keys | {"advert:1": swapped}, match="client 1: not signed by it"
         )
 
@@ -52,13 +52,15 @@ def test_a_changed_advert_is_refused(make_round: Make, at: int) -> None:
     play = make_round(3, 2)
     keys = play.server.keys(play.adverts())
     changed = keys | {"advert:1": flip(keys["advert:1"], at)}
-    refuses(play.clients[0], "share", changed, match="client 1: not signed by it for this round")
+    assert_refuses(play.clients[0], "share", changed, match="client 1: not signed by it for this round")
 
 
 def test_an_advert_under_another_id_is_refused(make_round: Make) -> None:
     play = make_round(3, 2)
     keys = play.server.keys(play.adverts())
-    refuses(play.clients[0], "share", keys | {"advert:1": keys["advert:2"]}, match="client 1: not signed")
+    assert_refuses(
+        play.clients[0], "share", keys | {"advert:1": keys["advert:2"]}, match="client 1: not signed"
+    )
 
 
 @pytest.mark.parametrize("change", [{"number": 2}, {"session": "other"}, {"threshold": 4}])
@@ -67,10 +69,10 @@ def test_a_replayed_round_is_refused(make_round: Make, change: dict[str, Any]) -
     keys = old.server.keys(old.adverts())
     new = make_round(5, **({"threshold": 3, "identities": old.identities} | change))
     fresh = new.server.keys(new.adverts())
-    refuses(new.clients[0], "share", keys, match="of another session, round or settings")
+    assert_refuses(new.clients[0], "share", keys, match="of another session, round or settings")
     # Relabelled as of this round, the signature still is of the old one.
     mixed = fresh | {"advert:1": keys["advert:1"]}
-    refuses(new.clients[2], "share", mixed, match="client 1: not signed by it for this round")
+    assert_refuses(new.clients[2], "share", mixed, match="client 1: not signed by it for this round")
 
 
 def test_the_same_round_replayed_gives_no_shares_of_the_new_keys(make_round: Make) -> None:
@@ -80,7 +82,7 @@ def test_the_same_round_replayed_gives_no_shares_of_the_new_keys(make_round: Mak
     again.shares(again.server.keys(again.adverts()))
     sealed = {f"from:{c}": old_shares[c]["to:0"] for c in range(1, 5)}
     message = {"step": b"mask", "context": again.agreement.context} | sealed
-    refuses(again.clients[0], "mask", again.updates[0], message, match="client 1: changed on the way")
+    assert_refuses(again.clients[0], "mask", again.updates[0], message, match="client 1: changed on the way")
 
 
 def test_a_client_does_not_begin_a_round_twice(make_round: Make) -> None:
@@ -95,9 +97,9 @@ def test_own_keys_must_be_there_and_right(make_round: Make) -> None:
     play = make_round(5)
     keys = play.server.keys(play.adverts())
     without = {name: value for name, value in keys.items() if name != "advert:0"}
-    refuses(play.clients[0], "share", without, match="that of client 0 itself is missing or changed")
+    assert_refuses(play.clients[0], "share", without, match="that of client 0 itself is missing or changed")
     older = make_round(5, identities=play.identities)
-    refuses(
+    assert_refuses(
         play.clients[1], "share", keys | {"advert:1": older.clients[1].advertise()["advert"]}, match="itself"
     )
 
@@ -110,15 +112,15 @@ def test_a_key_used_twice_is_refused(make_round: Make) -> None:
         play.identities[2].sign, context, 2, stolen[:32], stolen[32:64], stolen[64:96]
     ).to_bytes()
     keys = play.server.keys(adverts | {2: adverts[2] | {"advert": copy}})
-    refuses(play.clients[0], "share", keys, match="the same public key twice")
+    assert_refuses(play.clients[0], "share", keys, match="the same public key twice")
 
 
 def test_too_few_keys_and_strangers_are_refused(make_round: Make) -> None:
     play = make_round(5)
     keys = play.server.keys(play.adverts())
     few = {name: value for name, value in keys.items() if name not in ("advert:3", "advert:4", "advert:2")}
-    refuses(play.clients[0], "share", few, match="adverts: 2, expected 3 or more; nothing leaves")
-    refuses(
+    assert_refuses(play.clients[0], "share", few, match="adverts: 2, expected 3 or more; nothing leaves")
+    assert_refuses(
         play.clients[1],
         "share",
         keys | {"advert:9": keys["advert:2"]},
@@ -134,7 +136,9 @@ def test_a_tampered_ciphertext_is_refused(make_round: Make, at: int) -> None:
     play = make_round(3, 2)
     message = play.until_mask()[0]
     changed = message | {"from:1": flip(message["from:1"], at)}
-    refuses(play.clients[0], "mask", play.updates[0], changed, match="shares of client 1: changed on the way")
+    assert_refuses(
+        play.clients[0], "mask", play.updates[0], changed, match="shares of client 1: changed on the way"
+    )
 
 
 def test_a_ciphertext_for_another_or_of_another_is_refused(make_round: Make) -> None:
@@ -142,7 +146,7 @@ def test_a_ciphertext_for_another_or_of_another_is_refused(make_round: Make) -> 
     messages = play.until_mask()
     for c, wrong in ((0, messages[1]["from:2"]), (1, messages[1]["from:3"]), (3, messages[2]["from:3"])):
         changed = messages[c] | {"from:2": wrong}
-        refuses(play.clients[c], "mask", play.updates[c], changed, match="shares of client 2: changed")
+        assert_refuses(play.clients[c], "mask", play.updates[c], changed, match="shares of client 2: changed")
 
 
 def test_clients_that_were_shown_other_keys_cannot_go_on(make_round: Make) -> None:
@@ -152,7 +156,7 @@ def test_clients_that_were_shown_other_keys_cannot_go_on(make_round: Make) -> No
     shares = {0: play.clients[0].share(keys), 1: play.clients[1].share(fewer), 2: play.clients[2].share(keys)}
     sealed = {"from:1": shares[1]["to:0"], "from:2": shares[2]["to:0"]}
     message = {"step": b"mask", "context": play.agreement.context} | sealed
-    refuses(
+    assert_refuses(
         play.clients[0], "mask", play.updates[0], message, match="client 1: changed on the way, or of other"
     )
 
@@ -161,7 +165,9 @@ def test_too_few_that_shared_are_refused(make_round: Make) -> None:
     play = make_round(5)
     message = play.until_mask()[0]
     few = {name: value for name, value in message.items() if name not in ("from:1", "from:2", "from:3")}
-    refuses(play.clients[0], "mask", play.updates[0], few, match="clients that shared: 2, expected 3 or more")
+    assert_refuses(
+        play.clients[0], "mask", play.updates[0], few, match="clients that shared: 2, expected 3 or more"
+    )
 
 
 def test_a_share_for_another_place_is_refused(make_round: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +179,7 @@ def test_a_share_for_another_place_is_refused(make_round: Make, monkeypatch: pyt
     monkeypatch.undo()
     sealed = play.server.relay(play.shares(keys, lost=[0]) | crooked)
     match = "shares of client 0: made for another place than 3"
-    refuses(play.clients[2], "mask", play.updates[2], sealed[2], match=match)
+    assert_refuses(play.clients[2], "mask", play.updates[2], sealed[2], match=match)
 
 
 # Survivors.
@@ -198,7 +204,7 @@ def told(play: Any, step: str, survivors: list[int], **more: bytes) -> dict[str,
 def test_wrong_survivors_are_refused(make_round: Make, survivors: list[int], match: str) -> None:
     play = make_round(5)
     play.until_confirm()
-    refuses(play.clients[0], "confirm", told(play, "confirm", survivors), match=match)
+    assert_refuses(play.clients[0], "confirm", told(play, "confirm", survivors), match=match)
 
 
 def test_both_shares_of_a_client_are_never_revealed(make_round: Make) -> None:
@@ -211,7 +217,7 @@ def test_both_shares_of_a_client_are_never_revealed(make_round: Make) -> None:
         play.clients[0].confirm(fewer)
     signatures = play.server.signatures(signed)
     # Asked to unmask by another story than it signed: client 4's key share in the place of its seed share.
-    refuses(
+    assert_refuses(
         play.clients[0],
         "unmask",
         signatures | {"survivors": fewer["survivors"]},
@@ -248,7 +254,7 @@ def test_a_server_that_tells_two_stories_gets_no_share(make_round: Make) -> None
         mixed = {name: value for name, value in named.items() if name != "signature:4"}
         message = told(play, "unmask", stories[c], **(only if c == 2 else mixed))
         match = "signatures of survivors: 2, expected 3" if c == 2 else "client 0: not of these survivors"
-        refuses(play.clients[c], "unmask", message, match=match)
+        assert_refuses(play.clients[c], "unmask", message, match=match)
 
 
 def test_a_signature_of_another_round_is_refused(make_round: Make) -> None:
@@ -258,7 +264,9 @@ def test_a_signature_of_another_round_is_refused(make_round: Make) -> None:
     new = make_round(3, 2, identities=old.identities)
     new.clients[0].confirm(new.until_confirm())
     named = {f"signature:{c}": signature for c, signature in before.items()}
-    refuses(new.clients[0], "unmask", told(new, "unmask", [0, 1, 2], **named), match="client 0: not of these")
+    assert_refuses(
+        new.clients[0], "unmask", told(new, "unmask", [0, 1, 2], **named), match="client 0: not of these"
+    )
 
 
 def test_an_identity_outside_the_survivors_does_not_count(make_round: Make) -> None:
@@ -267,7 +275,9 @@ def test_an_identity_outside_the_survivors_does_not_count(make_round: Make) -> N
     signed = {f"signature:{c}": play.clients[c].confirm(survivors)["signature"] for c in (0, 1)}
     forged = signed | {"signature:4": play.identities[4].sign("anything")}
     message = told(play, "unmask", [0, 1, 2, 3], **forged)
-    refuses(play.clients[0], "unmask", message, match="'signature:4': expected signature:ID of a client")
+    assert_refuses(
+        play.clients[0], "unmask", message, match="'signature:4': expected signature:ID of a client"
+    )
 
 
 # Messages and clients that are not as agreed: the server names them and goes on.
@@ -284,7 +294,7 @@ def test_malformed_messages_are_one_line(make_round: Make) -> None:
         (keys | {"advert:01": keys["advert:1"]}, "field 'advert:01': expected advert:ID"),
     ]
     for c, (message, match) in enumerate(broken):
-        refuses(play.clients[c], "share", message, match=match)
+        assert_refuses(play.clients[c], "share", message, match=match)
 
 
 def test_a_client_that_answers_wrongly_is_named_and_the_others_go_on(make_round: Make) -> None:

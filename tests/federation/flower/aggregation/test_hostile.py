@@ -17,7 +17,7 @@ RUN = 77
 TWO_OF_THREE = "secure:threshold=2,minimum=2"
 
 
-def refused(reply: Message, kind: str, told: str, log: pytest.CaptureFixture[str]) -> None:
+def assert_refused(reply: Message, kind: str, told: str, log: pytest.CaptureFixture[str]) -> None:
     assert reply.has_error() and not reply.has_content()
     assert reply.error.code == 100 and f"({kind}; its own log says why)" in reply.error.reason
     assert told in log.readouterr().err
@@ -43,25 +43,27 @@ def test_a_key_that_was_swapped_is_refused(federation: Any, capfd: pytest.Captur
         made.mean()
     assert "its keys may have been swapped" in capfd.readouterr().err
     # It is out of the round: neither the sound message nor a later step is answered.
-    refused(made.again("share", 1001), "AggregationError", "this client is not in it", capfd)
+    assert_refused(made.again("share", 1001), "AggregationError", "this client is not in it", capfd)
     assert json.loads((made.homes[0] / "aggregation.json").read_text())["state"] is None
 
 
 def test_a_round_is_not_played_again(federation: Any, capfd: pytest.CaptureFixture[str]) -> None:
     made = federation()
     made.mean(2)
-    refused(made.again("advertise", 1001), "AggregationError", "has begun round 2 already", capfd)
+    assert_refused(made.again("advertise", 1001), "AggregationError", "has begun round 2 already", capfd)
     for step in ("share", "mask", "confirm", "unmask"):
-        refused(made.again(step, 1001), "AggregationError", f"asked for {step}, its next step is done", capfd)
+        assert_refused(
+            made.again(step, 1001), "AggregationError", f"asked for {step}, its next step is done", capfd
+        )
     earlier = Ask("advertise", 1, (0, 1, 2), made.values.numel()).content()
-    refused(made.ask(1001, earlier), "AggregationError", "has begun round 2 already", capfd)
+    assert_refused(made.ask(1001, earlier), "AggregationError", "has begun round 2 already", capfd)
     # Nothing secret is left of it, and a round of another training does not open the old ones again.
     held = json.loads((made.homes[0] / "aggregation.json").read_text())
     assert json.loads(held["state"])["secrets"] == [] and json.loads(held["state"])["shares"] == {}
     assert made.ask(1001, earlier, run=RUN + 1).has_content()
-    refused(made.again("advertise", 1001), "AggregationError", "has begun round 2 already", capfd)
+    assert_refused(made.again("advertise", 1001), "AggregationError", "has begun round 2 already", capfd)
     made.mean(3)
-    refused(made.again("unmask", 1001), "AggregationError", "this client is not in it", capfd)
+    assert_refused(made.again("unmask", 1001), "AggregationError", "this client is not in it", capfd)
 
 
 def test_only_one_story_is_signed(federation: Any, capfd: pytest.CaptureFixture[str]) -> None:
@@ -72,7 +74,9 @@ def test_only_one_story_is_signed(federation: Any, capfd: pytest.CaptureFixture[
     content = next(c for s, n, c in made.sent if (s, n) == ("confirm", 1001))
     message = from_records(content) | {"survivors": bytes(8) + (2).to_bytes(8, "big")}
     other = Ask("confirm", 1).content(message)
-    refused(made.ask(1001, other), "AggregationError", "asked for confirm, its next step is unmask", capfd)
+    assert_refused(
+        made.ask(1001, other), "AggregationError", "asked for confirm, its next step is unmask", capfd
+    )
 
 
 @pytest.mark.parametrize(
@@ -88,16 +92,16 @@ def test_what_a_client_knows_better(
     ask: Ask, kind: str, told: str, federation: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     made = federation(clients=4)
-    refused(made.ask(1001, ask.content()), kind, told, capfd)
+    assert_refused(made.ask(1001, ask.content()), kind, told, capfd)
     assert not (made.homes[0] / "aggregation.json").exists()
 
 
 def test_no_way_around_the_masks(federation: Any, capfd: pytest.CaptureFixture[str]) -> None:
     made = federation()
-    refused(made.ask(1001, made.order()), "DataError", "expected a step of secure aggregation", capfd)
+    assert_refused(made.ask(1001, made.order()), "DataError", "expected a step of secure aggregation", capfd)
     write_clients(Experiment(data="sample", training=Training(clients=3)), made.homes)
     assert made.ask(1001, made.order()).has_content()
-    refused(made.ask(1001, Ask("introduce").content()), "DataError", "order: expected", capfd)
+    assert_refused(made.ask(1001, Ask("introduce").content()), "DataError", "order: expected", capfd)
 
 
 def test_an_order_of_another_round_or_a_defence_that_fails_ends_it(
@@ -111,13 +115,13 @@ def test_an_order_of_another_round_or_a_defence_that_fails_ends_it(
     made.change = older
     assert made.mean().clients == (1, 2)
     assert "order: of round 2, asked for in round 1" in capfd.readouterr().err
-    refused(made.again("mask", 1001), "AggregationError", "this client is not in it", capfd)
+    assert_refused(made.again("mask", 1001), "AggregationError", "this client is not in it", capfd)
     own = made.homes[0] / "client.json"
     own.write_text(json.dumps(json.loads(own.read_text()) | {"defense": "refiner:input_range=(0,0.5)"}))
     made.change = lambda step, node, content: content
     assert made.mean(2).clients == (1, 2)
     assert "x lies in" in capfd.readouterr().err
-    refused(made.again("mask", 1001), "AggregationError", "this client is not in it", capfd)
+    assert_refused(made.again("mask", 1001), "AggregationError", "this client is not in it", capfd)
 
 
 def test_one_step_at_a_time(federation: Any, capfd: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +129,7 @@ def test_one_step_at_a_time(federation: Any, capfd: pytest.CaptureFixture[str]) 
     ask = Ask("advertise", 1, (0, 1, 2), 10).content()
     with (made.homes[0] / "aggregation.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        refused(made.ask(1001, ask), "AggregationError", "another step of this client is", capfd)
+        assert_refused(made.ask(1001, ask), "AggregationError", "another step of this client is", capfd)
     assert made.ask(1001, ask).has_content()
     assert (made.homes[0] / "aggregation.json").stat().st_mode & 0o077 == 0
 
@@ -135,16 +139,16 @@ def test_folders_that_are_refused(federation: Any, capfd: pytest.CaptureFixture[
     home, hello = made.homes[0], Ask("introduce").content()
     assert (home / "identity").stat().st_mode & 0o077 == 0
     (home / "identities.json").chmod(0o666)
-    refused(made.ask(1001, hello), "DataError", "others may write it; use chmod 600", capfd)
+    assert_refused(made.ask(1001, hello), "DataError", "others may write it; use chmod 600", capfd)
     (home / "identities.json").chmod(0o600)
     (home / "identity").chmod(0o644)
-    refused(made.ask(1001, hello), "DataError", "identity: others may read", capfd)
+    assert_refused(made.ask(1001, hello), "DataError", "identity: others may read", capfd)
     (home / "identity").unlink()
-    refused(made.ask(1001, hello), "DataError", "make it with `refiner identity", capfd)
+    assert_refused(made.ask(1001, hello), "DataError", "make it with `refiner identity", capfd)
     identity_in(home, new=True)
-    refused(made.ask(1001, hello), "DataError", "holds this client's own key 0 times", capfd)
+    assert_refused(made.ask(1001, hello), "DataError", "holds this client's own key 0 times", capfd)
     (home / "identities.json").write_text("[]")
-    refused(made.ask(1001, hello), "DataError", "expected the clients' public keys as JSON", capfd)
+    assert_refused(made.ask(1001, hello), "DataError", "expected the clients' public keys as JSON", capfd)
     (made.homes[1] / "aggregation.json").write_text("{")
     ask = Ask("advertise", 1, (0, 1, 2), 10).content()
-    refused(made.ask(1002, ask), "DataError", "unreadable; delete it once no training", capfd)
+    assert_refused(made.ask(1002, ask), "DataError", "unreadable; delete it once no training", capfd)
