@@ -64,6 +64,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8000)
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--lr", type=float, default=0.01)
+    parser.add_argument("--every", type=int, default=500, metavar="ROUNDS", help="between evaluations")
     parser.add_argument("--minutes", type=float, default=1e9, help="for each training")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -71,8 +72,8 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True
     options.out.mkdir(parents=True, exist_ok=True)
     training = Training(options.rounds, options.clients, lr=options.lr, seed=options.seed)
-    plain = Experiment(data=options.data, model=options.model, training=training)
-    plain = replace(plain, evaluate_every=min(500, options.rounds))
+    every = min(options.every, options.rounds)
+    plain = Experiment(data=options.data, model=options.model, training=training, evaluate_every=every)
     kept: dict[int, float] = {}
     for number, name in enumerate(options.only):
         folder = options.out / f"{options.data}-{options.model}-{options.clients}-{number}"
