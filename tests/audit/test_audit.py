@@ -207,5 +207,25 @@ def test_what_is_proven_is_said(audited: Audited) -> None:
     hidden = audited("refiner")
     assert "Nothing is proven of what a defence hides here" in summary([audited("none"), hidden])
     assert "roven" not in summary([audited("none")])
-    settings = {**hidden.settings, "defense": {"guarantee": "(ε, δ) for one sample"}}
-    assert "Proven of refiner: (ε, δ) for one sample." in summary([replace(hidden, settings=settings)])
+    settings = {**hidden.settings, "defense": {"proven": True, "guarantee": "(ε, δ) for one sample"}}
+    proven = replace(hidden, defense="dp", settings=settings)
+    assert "Of dp is proven: (ε, δ) for one sample." in summary([proven])
+    assert "Nothing is proven" not in summary([proven])
+    assert "Nothing is proven of what the others hide" in summary([proven, hidden])
+
+
+def test_of_a_chain_is_proven_what_is_of_its_first_part(task: Task, sample: Sample) -> None:
+    def told(*defenses: str) -> str:
+        attack = InvertingGradients(iterations=1)
+        x, y = sample.images[:1], sample.labels[:1]
+        return summary([audit(task, x, y, defense=name, attack=attack) for name in defenses])
+
+    assert "Of " not in told("pruning+dp-gaussian", "pruning+gq")
+    both = told("dp-gaussian:per_sample=true", "dp-gaussian")
+    assert "Of dp-gaussian (per_sample = True) is proven: (ε, δ) for one sample" in both
+    assert "With dp-gaussian, inverting" in both
+    assert "With dp-gaussian (per_sample = True), inverting" in both
+    assert "Nothing is proven of what the others hide" in both
+    assert "Of dp-gaussian+gq (dp-gaussian.per_sample = True) is proven" in told(
+        "dp-gaussian:per_sample=true+gq"
+    )

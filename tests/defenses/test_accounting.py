@@ -145,7 +145,7 @@ def test_the_record_tells_what_it_rests_on() -> None:
         (DPLaplace(), "dp-laplace: there is no ε to count: none: the clip bounds"),
         (DPGaussian(1.0, None, True), "dp-gaussian: there is no ε to count: none: nothing is clipped"),
         (DPGaussian(0.0, 1.0, True), "dp-gaussian: there is no ε to count: none: there is no noise"),
-        (DPGaussian(1e-6, 1.0, True), "magnitude (to count ε) = 1e-06: expected a number in [0.01, ∞)"),
+        (DPGaussian(1e-6, 1.0, True), "dp-gaussian: there is no ε to count: none: ε is above 100"),
         (NoDefense(), "none: there is no ε to count: it is no DPGaussian or DPLaplace"),
         ("dp", "str: there is no ε to count"),
     ],

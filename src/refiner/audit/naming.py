@@ -6,11 +6,11 @@ from dataclasses import asdict
 from refiner.attacks import Attack, make_attack
 from refiner.audit.codec import plain
 from refiner.audit.result import AuditResult
-from refiner.audit.words import point
 from refiner.defenses import Defense, make_defense
 from refiner.errors import RefinerError
 
 Pair = tuple[str, str]
+_SHORT = {"total_variation": "TV"}
 
 
 def pair_names(results: Sequence[AuditResult]) -> list[Pair]:
@@ -50,6 +50,15 @@ def shared_settings(names: Sequence[Pair], results: Sequence[AuditResult]) -> di
         " against ".join(pair): asdict(result.seconds) for pair, result in zip(names, results, strict=True)
     }
     return told
+
+
+def point(settings: Mapping[str, float]) -> str:
+    """Settings of an attack in a few words.
+
+    >>> point({"total_variation": 0.1, "lr": 0.03})
+    'TV 0.1, lr 0.03'
+    """
+    return ", ".join(f"{_SHORT.get(name, name)} {value:g}" for name, value in settings.items())
 
 
 def _changed(result: AuditResult, part: str, name: str, make: Callable[[str], Attack | Defense]) -> str:

@@ -96,10 +96,12 @@ def page_verdict(results: Sequence[AuditResult]) -> Verdict | None:
 
     Nor is there one where the attack fails without any defence: it would praise the defence for that.
     """
-    defended = [result for result in results if result.defense != "none"] or list(results)
-    if len({result.defense for result in defended}) > 1 or attack_works(results) is False:
+    pairs = list(zip(pair_names(results), results, strict=True))
+    defended = [(name, result) for (name, _), result in pairs if result.defense != "none"]
+    defended = defended or [(name, result) for (name, _), result in pairs]
+    if len({name for name, _ in defended}) > 1 or attack_works(results) is False:
         return None
-    return min((result.verdict.level for result in defended), key=VERDICTS.index)
+    return min((result.verdict.level for _, result in defended), key=VERDICTS.index)
 
 
 def table_rows(results: Sequence[AuditResult]) -> list[list[str | Cell]]:
@@ -178,7 +180,7 @@ def _table_note(results: Sequence[AuditResult]) -> str:
     told = (
         "Means over all pictures; in brackets the 95 % interval, a percentile bootstrap over the victims. "
         "Noise: the share of it in the reconstruction. Labels read: the share that the upload gives away. "
-        "Bytes: what one client's upload takes, packed. "
+        "Bytes: what one client's upload would take, packed; 4 an entry in full. "
     )
     candidates = results[0].candidates
     if candidates is not None:

@@ -158,6 +158,7 @@ def _settings(plan: Plan) -> dict[str, object]:
         "seed": plan.seed,
         "defense": {
             "name": plan.label,
+            "proven": plan.defense.proves,
             "guarantee": plan.defense.guarantee(),
             "seed": plan.seed + APART,
             **plain(plan.defense.settings()),

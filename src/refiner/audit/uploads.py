@@ -1,6 +1,5 @@
 """What a defence lets out of many victims, as a server sees it."""
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -45,16 +44,9 @@ def uploads(
             pictures, update = defense.refine(task, x[rows], y[rows], seed=seed)
             robust.append(pictures)
         else:
-            update = defense.protect(task, x[rows], y[rows], seed=_seed(seed, begin))
+            update = defense.protect(task, x[rows], y[rows], seed=seed, first=begin)
         parts.append(Observation.of(task, update, labels=y[rows] if labels else None))
     on_progress(len(x), len(x))
     gradient = torch.cat([part.gradient for part in parts])
     seen = replace(parts[0], gradient=gradient, labels=y if labels else None)
     return (torch.cat(robust) if robust else None), seen
-
-
-def _seed(seed: int, begin: int) -> int:
-    """One for each part: a defence draws by a victim's place in the call, and no two may share noise."""
-    if not begin:
-        return seed
-    return int.from_bytes(hashlib.sha256(f"{seed} {begin}".encode()).digest()[:7], "little")

@@ -2,18 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 
+from refiner.audit.naming import pair_names, point
 from refiner.audit.result import AuditResult
 from refiner.metrics.verdict import LEVELS
 
-_SHORT = {"total_variation": "TV"}
 _LONG = {"total_variation": "total variation", "lr": "learning rate"}
 _VOTES = {"psnr": "PSNR", "ssim": "SSIM", "identification": "identification"}
 
 
 def summary(results: Sequence[AuditResult]) -> str:
     """For each defence the attack that did worst to it, what a blind guess has, and what can't be told."""
-    defenses = dict.fromkeys(result.defense for result in results)
-    told = [_sentence(_worst([r for r in results if r.defense == defense])) for defense in defenses]
+    told = [_sentence(name, _worst(of_it)) for name, of_it in _by_defense(results).items()]
     blind = results[0].means["blind_psnr"].value
     return " ".join([*told, f"A blind guess has {blind:.1f} dB.", *caveats(results)])
 
@@ -36,12 +35,15 @@ def caveats(results: Sequence[AuditResult]) -> list[str]:
 
 def proven(results: Sequence[AuditResult]) -> list[str]:
     """What is proven of the defences; of most nothing is."""
-    held = {r.defense: r.settings.get("defense") for r in results if r.defense != "none"}
-    told = {
-        name: str(s["guarantee"]) for name, s in held.items() if isinstance(s, Mapping) and "guarantee" in s
-    }
-    some = [f"Proven of {name}: {what}." for name, what in told.items() if not what.startswith("none")]
-    return some or ["Nothing is proven of what a defence hides here: it is measured."] * bool(told)
+    told, rest = [], 0
+    for name, (result, *_) in _by_defense(results).items():
+        held = result.settings.get("defense")
+        if isinstance(held, Mapping) and held.get("proven"):
+            told.append(f"Of {name} is proven: {held['guarantee']}.")
+        elif result.defense != "none":
+            rest += 1
+    whom = "the others hide" if told else "a defence hides here"
+    return told + [f"Nothing is proven of what {whom}: it is measured."] * bool(rest)
 
 
 def attack_works(results: Sequence[AuditResult], attack: str | None = None) -> bool | None:
@@ -99,15 +101,6 @@ def note(result: AuditResult) -> str:
     )
 
 
-def point(settings: Mapping[str, float]) -> str:
-    """Settings of an attack in a few words.
-
-    >>> point({"total_variation": 0.1, "lr": 0.03})
-    'TV 0.1, lr 0.03'
-    """
-    return ", ".join(f"{_SHORT.get(name, name)} {value:g}" for name, value in settings.items())
-
-
 def tuned(result: AuditResult) -> str:
     """What the attacker was tuned to, and on what; nothing if it was not."""
     found = result.tuned
@@ -120,16 +113,24 @@ def _others(count: int) -> str:
     return f"{count} other picture{'' if count == 1 else 's'}"
 
 
+def _by_defense(results: Sequence[AuditResult]) -> dict[str, list[AuditResult]]:
+    """The audits of every defence, by its name and the settings that tell it from others of that name."""
+    found: dict[str, list[AuditResult]] = {}
+    for (name, _), result in zip(pair_names(results), results, strict=True):
+        found.setdefault(name, []).append(result)
+    return found
+
+
 def _worst(results: Sequence[AuditResult]) -> AuditResult:
     return min(
         results, key=lambda r: (LEVELS.index(r.verdict.level), -r.verdict.share, -r.means["psnr"].value)
     )
 
 
-def _sentence(result: AuditResult) -> str:
+def _sentence(defense: str, result: AuditResult) -> str:
     count, lucky = len(result.findings), result.verdict.by_chance
     exposed = result.verdict.exposed - lucky
-    whom = "Without a defence" if result.defense == "none" else f"With {result.defense}"
+    whom = "Without a defence" if result.defense == "none" else f"With {defense}"
     how = f" {why(result)}" if exposed else " beyond chance" if lucky else ""
     many = "none" if not exposed else f"all {count}" if exposed == count else f"{exposed}"
     of = "" if exposed == count else f" of {count}"

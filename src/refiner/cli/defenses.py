@@ -77,8 +77,13 @@ def _all(registry: Mapping[str, Callable[..., T]], what: str, facts: Facts[T]) -
         first, known = held.setdefault(dataclass_of(make), (name, settings))
         lines = [s.brief() for s in settings if not s.private]
         if first != name:
-            changed = [s for s, other in zip(settings, known, strict=True) if s.default != other.default]
-            lines = [f"as {first}, but", *(f"{s.name} = {s.default}" for s in changed)]
+            pairs = zip(settings, known, strict=True)
+            changed = [
+                s.brief() if s.expected != other.expected else f"{s.name} = {s.default}"
+                for s, other in pairs
+                if s.brief() != other.brief()
+            ]
+            lines = [f"as {first}, but", *changed]
         shown = "; ".join(
             f"{key} {text}" if key == "needs" else f"{key}: {text}" for key, text in about.items()
         )

@@ -19,17 +19,18 @@ _ENTRIES = 1 << 22
 _FINE = 2.0**-24
 
 
-def pieces(matrix: Tensor, part: int = 0) -> Iterator[tuple[tuple[slice, slice], Tensor]]:
+def pieces(matrix: Tensor, part: int = 0, *, first: int = 0) -> Iterator[tuple[tuple[slice, slice], Tensor]]:
     """The pieces of `[V, n]`, each with its place and the ids of its rows' streams.
 
-    A victim's streams depend on its row, and on `part`: the matrix's number among several of one upload.
+    A victim's streams depend on its place, counted from `first`, and on `part`: the matrix's number among
+    several of one upload.
 
     >>> [(place, ids.tolist()) for place, ids in pieces(torch.zeros(3, 5))]
     [((slice(0, 3, None), slice(0, 5, None)), [0, 65536, 131072])]
     """
     victims, count = matrix.shape
     # 16 bits for the columns' piece, 24 for the victim, 16 for the part.
-    rows = (torch.arange(victims, device=matrix.device) << 16) + (part << 40)
+    rows = (torch.arange(first, first + victims, device=matrix.device) << 16) + (part << 40)
     step = max(1, _ENTRIES // max(1, min(count, _COLUMNS)))
     for index, left in enumerate(range(0, count, _COLUMNS)):
         columns = slice(left, min(left + _COLUMNS, count))

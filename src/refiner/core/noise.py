@@ -34,11 +34,13 @@ class NoiseSource:
     (True, True)
     """
 
-    def __init__(self, key: bytes | None = None, *, seed: int | None = None) -> None:
+    def __init__(self, key: bytes | None = None, *, seed: int | None = None, first: int = 0) -> None:
         if key is not None and (not isinstance(key, bytes) or len(key) != 32):
             raise SettingError("key: expected 32 secret bytes")
         self.seeded = key is None and seed is not None
         """Whether the key comes from a seed, which is public: for tests and studies."""
+        self.first = checks.integer("first", first, 0)
+        """The first victim's place: draws by place go on from it where victims are protected in parts."""
         if key is None:
             key = (
                 hashlib.sha256(f"refiner seed {seed}".encode()).digest()
@@ -60,7 +62,7 @@ class NoiseSource:
         words = (word & 0xFFFFFFFF for word in self.key[len(_CONSTANTS) :].tolist())
         secret = b"".join(word.to_bytes(4, "little") for word in words)
         told = f"refiner child {checks.integer('index', index, 0)}".encode()
-        source = NoiseSource(hmac.digest(secret, told, "sha256"))
+        source = NoiseSource(hmac.digest(secret, told, "sha256"), first=self.first)
         source.seeded = self.seeded
         return source
 

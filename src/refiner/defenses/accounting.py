@@ -7,6 +7,7 @@ from types import ModuleType
 
 from refiner import checks
 from refiner.defenses.base import Defense
+from refiner.defenses.chain import Chain
 from refiner.defenses.dp import DPGaussian, DPLaplace
 from refiner.errors import RefinerError, SettingError
 
@@ -19,9 +20,6 @@ ASSUMPTIONS = (
     "numbers are real (what their rounding tells is not counted)",
 )
 """Under which an ε is proven; each can fail in practice."""
-
-# With less noise, ε is above 100 for a single upload, and the accountant's numbers overflow.
-_LEAST = 0.01
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,8 @@ def dp_epsilon(defense: Defense, *, steps: int, sampling_rate: float, delta: flo
     The noise on the mean has the scale magnitude · C / B, which is `magnitude` times C on the sum. C is the
     most that a sample adds to the sum, in L2 for Gaussian and in L1 for Laplace noise. So `magnitude` is the
     noise multiplier where adjacent data differ by one sample that is added or removed. The worst sample, for
-    Laplace noise too, has all of its C in one entry; the accountant counts that one.
+    Laplace noise too, has all of its C in one entry; the accountant counts that one. A chain has the ε of its
+    first part: the others see only what that part made.
 
     >>> private = DPGaussian(magnitude=1.0, per_sample=True)
     >>> round(dp_epsilon(private, steps=1000, sampling_rate=0.01, delta=1e-5).epsilon, 2)
@@ -65,11 +64,13 @@ def dp_epsilon(defense: Defense, *, steps: int, sampling_rate: float, delta: flo
     checks.number("sampling_rate", sampling_rate, 0, 1, above=True)
     if checks.number("delta", delta, 0, 1, above=True) == 1:
         raise checks.wrong("delta", delta, "a number in (0, 1)")
+    if isinstance(defense, Chain):
+        defense = defense.parts[0]
     if not isinstance(defense, DPGaussian | DPLaplace):
         raise SettingError(f"{_name(defense)}: there is no ε to count: it is no DPGaussian or DPLaplace")
-    if not defense.per_sample or defense.clip is None or not defense.magnitude:
+    if not defense.proves:
         raise SettingError(f"{defense.name}: there is no ε to count: {defense.guarantee()}")
-    multiplier = checks.number("magnitude (to count ε)", defense.magnitude, _LEAST)
+    multiplier = defense.magnitude
     library = _library()
     if isinstance(defense, DPGaussian):
         kind, event, loss = "Gaussian", library.GaussianDpEvent(multiplier), multiplier**-2

@@ -42,15 +42,23 @@ class Defense(ABC):
 
     @final
     def protect(
-        self, task: Task, x: Tensor, y: Tensor, *, ids: Tensor | None = None, seed: int | None = None
+        self,
+        task: Task,
+        x: Tensor,
+        y: Tensor,
+        *,
+        ids: Tensor | None = None,
+        seed: int | None = None,
+        first: int = 0,
     ) -> Update:
         """The update of one client's batch `[B, *input]`, or of `V` clients' `[V, B, *input]`.
 
         `ids` name the samples (integers ≥ 0, different for different samples of all clients) for a defence
-        that remembers them. Protecting draws come from the operating system; `seed` is for tests and studies.
+        that remembers them. Protecting draws come from the operating system; `seed` is for tests and studies,
+        and `first` for those that protect their victims in parts: the place of the first one of this part.
         If anything is wrong, or goes wrong, this raises and nothing is made.
         """
-        batch = self._prepare(task, x, y, ids, seed)
+        batch = self._prepare(task, x, y, ids, seed, first)
         return self._guarded(task, batch, lambda: self._upload(task, batch))
 
     @final
@@ -119,12 +127,19 @@ class Defense(ABC):
     def restore(self, state: Mapping[str, Tensor]) -> None:  # noqa: B027 (most remember nothing)
         """Remember what `state` held."""
 
+    @property
+    def proves(self) -> bool:
+        """Whether something is proven about an upload, as `guarantee` tells."""
+        return False
+
     def guarantee(self) -> str:
         """What is proven about an upload; of most defences nothing is."""
         return "none: what it hides is measured, not proven"
 
     def wire_bytes(self, shapes: Mapping[str, torch.Size]) -> int:
         """How many bytes one client's upload of parameters of these shapes takes, packed.
+
+        An entry that is not packed counts as 4, whatever the type of the model's numbers.
 
         >>> from refiner.defenses import NoDefense
         >>> NoDefense().wire_bytes({"weight": torch.Size([10, 3])})
@@ -137,10 +152,13 @@ class Defense(ABC):
         chosen = (f.name for f in fields(self) if f.init and not f.metadata.get("private"))  # type: ignore[arg-type]
         return {name: getattr(self, name) for name in chosen}
 
-    def _prepare(self, task: Task, x: Tensor, y: Tensor, ids: Tensor | None, seed: int | None) -> Batch:
+    def _prepare(
+        self, task: Task, x: Tensor, y: Tensor, ids: Tensor | None, seed: int | None, first: int = 0
+    ) -> Batch:
         if seed is not None:
             checks.integer("seed", seed, 0)
-        return _batch(task, x, y, ids, self._noise() if seed is None else NoiseSource(seed=seed))
+        noise = self._noise() if seed is None else NoiseSource(seed=seed, first=first)
+        return _batch(task, x, y, ids, noise)
 
     def _noise(self) -> NoiseSource:
         return NoiseSource()

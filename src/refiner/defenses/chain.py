@@ -85,6 +85,11 @@ class Chain(Defense):
         """Remember what `state` held."""
         self.parts[0].restore(state)
 
+    @property
+    def proves(self) -> bool:
+        """What the first part does: the others see only what it made."""
+        return self.parts[0].proves
+
     def guarantee(self) -> str:
         """That of each part, on its own terms.
 

@@ -19,6 +19,9 @@ from refiner.defenses.base import Batch, GradientTransform
 _ENTRIES = 1 << 26
 _SAMPLES = 128
 
+LEAST_COUNTED = 0.01
+"""The least magnitude of which ε is counted: with less, ε is above 100 for a single upload, and nothing."""
+
 
 @dataclass(frozen=True)
 class _ClipAndNoise(GradientTransform):
@@ -47,17 +50,25 @@ class _ClipAndNoise(GradientTransform):
         """A draw for every entry; where every sample is clipped, a gradient for each too."""
         return "a gradient for every sample, a draw for every entry" if self.per_sample else "a draw an entry"
 
+    @property
+    def proves(self) -> bool:
+        """Whether samples are clipped, and there is noise enough to count."""
+        return self.per_sample and self.clip is not None and self.magnitude >= LEAST_COUNTED
+
     def guarantee(self) -> str:
         """None for a clipped batch; for clipped samples what `dp_epsilon` counts."""
-        if self.per_sample and self.clip is not None and self.magnitude > 0:
+        if self.proves:
             return (
                 "(ε, δ) for one sample, counted by dp_epsilon(defense, steps=…, sampling_rate=…, delta=…), "
-                "under the assumptions that it returns"
+                "under the assumptions that it returns, among them Poisson-sampled batches, which no "
+                "training here draws"
             )
         if self.clip is None:
             return "none: nothing is clipped, so that no noise is enough for every sample"
         if self.magnitude == 0:
             return "none: there is no noise"
+        if self.per_sample:
+            return f"none: ε is above 100 for a single upload with a magnitude below {LEAST_COUNTED}"
         return (
             "none: the clip bounds a client's whole upload and not the share that one sample has in it, "
             "and the rounds are not accounted for; per_sample = True has one, as dp_epsilon tells"
@@ -111,7 +122,7 @@ class _ClipAndNoise(GradientTransform):
 
     def _add_noise(self, flat: Tensor, factor: Tensor | None, scale: float, noise: NoiseSource) -> None:
         """In place: each row times its factor, plus noise, rounded once to the gradient's type."""
-        for place, ids in pieces(flat):
+        for place, ids in pieces(flat, first=noise.first):
             part = flat[place].double()
             if factor is not None:
                 part *= factor[place[0]]

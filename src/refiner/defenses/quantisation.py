@@ -65,7 +65,7 @@ class Quantisation(GradientTransform):
         else:
             scale = flat.abs().mean(1, keepdim=True, dtype=torch.float64)
         rounded = torch.empty_like(flat)
-        for place, ids in pieces(flat, number):
+        for place, ids in pieces(flat, number, first=noise.first):
             # 24 bits and more need float64: a float32 has no room for the levels.
             part, unit = flat[place].double(), scale[place[0]]
             drawn = None

@@ -82,8 +82,9 @@ def estimated(
 ) -> Tensor:
     """The same norms from random directions u of ±1: E (∂r_i/∂x · u)² = ‖∂r_i/∂x‖²; `[V, B, F]`.
 
-    A feature's squared norm is off by a share of at most √(2 / probes) (standard deviation). Where batch norm
-    mixes samples, it is the norm of ∂r_bi over the whole batch's pixels.
+    A feature's squared norm is off by a share of at most √(2 / probes) (standard deviation). All samples
+    share their directions, so that a sample's norms are the same in every batch. Where batch norm mixes
+    samples, each place in the batch has its own, and it is the norm of ∂r_bi over the whole batch's pixels.
 
     >>> from torch import nn
     >>> task = Task(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), example=torch.rand(2, 2, 2))
@@ -95,10 +96,9 @@ def estimated(
     def norms(parameters: Parameters, x: Tensor, signs: Tensor) -> Tensor:
         run, found = _run(task, layer, parameters), []
         for pictures in _groups(task, x):
-            times = len(pictures) // x.shape[1]
 
-            def along(u: Tensor, pictures: Tensor = pictures, times: int = times) -> Tensor:
-                turned = u.expand(times, *u.shape).flatten(0, 1)
+            def along(u: Tensor, pictures: Tensor = pictures) -> Tensor:
+                turned = u.expand_as(pictures)
                 slope: Tensor = torch.func.jvp(run, (pictures,), (turned,))[1]
                 return slope.to(wide(slope.dtype)).square()
 
@@ -108,7 +108,9 @@ def estimated(
             found.append(torch.stack(squares).sum(0))
         return (torch.cat(found) / probes).sqrt().view(*x.shape[:2], -1)
 
-    return task.replay(("estimated", layer, rows), norms, x, _signs(noise, probes, x))
+    return task.replay(
+        ("estimated", layer, rows), norms, x, _signs(noise, probes, x[0] if _mixed(task) else x[0, :1])
+    )
 
 
 def _run(task: Task, layer: str, parameters: Parameters) -> Callable[[Tensor], Tensor]:
@@ -117,19 +119,21 @@ def _run(task: Task, layer: str, parameters: Parameters) -> Callable[[Tensor], T
 
 def _groups(task: Task, x: Tensor) -> Sequence[Tensor]:
     """All victims' samples as one batch; victim by victim where batch norm would mix them."""
-    if any(isinstance(module, _BatchNorm) for module in task.modules()):
-        return x.unbind()
-    return (x.flatten(0, 1),)
+    return x.unbind() if _mixed(task) else (x.flatten(0, 1),)
 
 
-def _signs(noise: NoiseSource, probes: int, x: Tensor) -> Tensor:
-    """±1 of shape `[probes, B, *input]`: the same for every victim, so that none feels its neighbours."""
-    shape = x.shape[2:]
+def _mixed(task: Task) -> bool:
+    return any(isinstance(module, _BatchNorm) for module in task.modules())
+
+
+def _signs(noise: NoiseSource, probes: int, like: Tensor) -> Tensor:
+    """±1 of shape `[probes, *like.shape]`, one stream for each row of `like`."""
+    shape = like.shape[1:]
     count = probes * math.prod(shape)
-    ids = torch.arange(x.shape[1], device=x.device)
+    ids = torch.arange(len(like), device=like.device)
     # Every bit of a draw is a sign.
     words = (noise.uniform(ids, (-(-count // _BITS),)) * 2**_BITS).to(torch.int32)
-    bits = (words[..., None] >> torch.arange(_BITS, device=x.device, dtype=torch.int32)) & 1
+    bits = (words[..., None] >> torch.arange(_BITS, device=like.device, dtype=torch.int32)) & 1
     drawn = bits.flatten(1)[:, :count].view(len(ids), probes, *shape).transpose(0, 1)
-    signs: Tensor = (2 * drawn - 1).to(x.dtype)
+    signs: Tensor = (2 * drawn - 1).to(like.dtype)
     return signs

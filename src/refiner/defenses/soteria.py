@@ -67,7 +67,10 @@ class Soteria(Defense):
         """None: the published bound is about one layer's gradient, and an attacker has the others."""
         if self.variant == "original":
             return "none: the published bound does not survive an attacker who leaves out the linear layer"
-        return "none: no bound is published for it, and one picture's upload shows which features are pruned"
+        return (
+            "none: no bound is published for it; one picture's upload shows which features are pruned, and "
+            "below a rate of 0.5 an attacker who leaves out the linear layer gets through"
+        )
 
     def kept(self, task: Task, x: Tensor, *, noise: NoiseSource | None = None) -> Tensor:
         """Which features of `x [V, B, *input]` stay, as 1 and 0 of shape `[V, B, F]`.
@@ -80,6 +83,8 @@ class Soteria(Defense):
         r = features(task, x, layer)
         count = math.floor(Fraction(str(self.rate)) * r.shape[-1])
         kept = torch.ones_like(r)
+        if self.rate and not count:
+            raise checks.wrong("rate", self.rate, f"0, or enough to prune one of {r.shape[-1]} features")
         if not count:
             return kept
         if self.sensitivity == "exact":
@@ -130,8 +135,13 @@ def last_linear(task: Task) -> str:
     """
     for layer in reversed(task.layers):
         module = task.model.get_submodule(layer.name)
-        plain = isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
-        if plain and any(name.rpartition(".")[2] == "weight" for name in layer.parameters):
+        trained = any(name.rpartition(".")[2] == "weight" for name in layer.parameters)
+        if isinstance(module, nn.Linear) and trained:
+            if type(module).forward is not nn.Linear.forward:
+                raise UnsupportedModelError(
+                    f"soteria: {layer.name}, the last linear layer, is a {type(module).__name__} with a "
+                    "forward of its own, whose features can't be pruned; use another defence"
+                )
             return layer.name
     raise UnsupportedModelError(
         "soteria: the model trains no nn.Linear, whose features it would prune; use another defence"
