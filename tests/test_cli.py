@@ -111,7 +111,7 @@ def test_a_process_of_its_own(tmp_path: Path) -> None:
     """What the shell is told: an exit code, one line, nothing else, whatever importing it all may print."""
     for words in (("refine", "--data", "absent.png", "--out", str(tmp_path)), ("audit", "--victims", "x")):
         done = subprocess.run(
-            [sys.executable, "-m", "refiner.cli", *words],
+            [sys.executable, "-m", "refiner", *words],
             capture_output=True,
             text=True,
             timeout=240,

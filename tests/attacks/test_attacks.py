@@ -305,3 +305,39 @@ def test_a_generator_for_a_model_in_half_precision() -> None:
     seen = Observation.of(task, NoDefense().protect(task, x, y))
     found = GGL(iterations=1).reconstruct(seen, threat=ThreatModel(generator=True))
     assert found.x.shape == x.shape and bool(found.x.isfinite().all())
+
+
+def test_a_generator_of_fewer_classes_is_refused() -> None:
+    task = Task(LeNet(classes=12), example=torch.rand(1, 3, 32, 32))
+    with pytest.raises(DataError, match=r"^generator: paints 10 classes, the task has 12$"):
+        GGL().check(task)
+
+
+def test_the_bundled_generator_comes_nearer_to_real_pictures() -> None:
+    """Than it began, by the attacker's own measure and by the pictures."""
+    sample = load_sample()
+    x, y = sample.images[:1, None], sample.labels[:1, None]
+    torch.manual_seed(0)
+    task = Task(LeNet(), example=x[0])
+    seen = Observation.of(task, NoDefense().protect(task, x, y))
+    begun, found = (
+        GGL(iterations=count).reconstruct(seen, threat=ThreatModel(generator=True)) for count in (1, 25)
+    )
+    assert bool((found.objective < 0.5 * begun.objective).all())
+    assert float((found.x - x).square().mean()) < float((begun.x - x).square().mean())
+
+
+@pytest.mark.parametrize("name", ["dlg", "idlg"])
+def test_the_size_of_a_gradient_does_not_matter(name: str, victims: tuple[Tensor, Tensor]) -> None:
+    """A late model's is small; the search must not stop for that."""
+    x, y = victims
+    torch.manual_seed(0)
+    model = LeNet(input_shape=x.shape[2:])
+    errors = []
+    for size in (1.0, 1e-4):
+        task = Task(model, x[0], lambda out, y, size=size: size * torch.nn.functional.cross_entropy(out, y))
+        seen = Observation.of(task, NoDefense().protect(task, x, y), labels=y)
+        found = make_attack(f"{name}:iterations=2").reconstruct(seen, threat=ThreatModel(labels=True))
+        errors.append(float((found.x - x).square().mean()))
+    assert errors[1] == pytest.approx(errors[0], rel=0.3)
+    assert errors[0] < 0.02

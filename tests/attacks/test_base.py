@@ -13,7 +13,7 @@ from refiner.attacks import InvertingGradients, Observation, ThreatModel
 from refiner.core import Task
 from refiner.core.update import seal
 from refiner.defenses import NoDefense
-from refiner.errors import DataError, ThreatModelError
+from refiner.errors import DataError, RefinerError, SettingError, ThreatModelError
 from refiner.models import LeNet
 
 
@@ -194,3 +194,38 @@ def test_parameters_in_another_order(seen: Observation) -> None:
     turned = dict(reversed(seen.parameters.items()))
     with pytest.raises(DataError, match="parameters: expected them in the order of the task's names"):
         replace(seen, parameters=turned)
+
+
+@pytest.mark.parametrize(
+    ("seen", "threat", "told"),
+    [
+        ("update", None, "seen = Update: expected an Observation, or several in a list"),
+        (["update"], None, "seen = list: expected an Observation"),
+        (None, "labels", "threat = 'labels': expected a ThreatModel"),
+    ],
+)
+def test_what_is_no_observation_or_threat(
+    seen: Any, threat: Any, told: str, task: Task, victims: tuple[Tensor, Tensor]
+) -> None:
+    update = NoDefense().protect(task, *victims)
+    given = Observation.of(task, update) if seen is None else update if seen == "update" else [update]
+    with pytest.raises(RefinerError, match=told):
+        InvertingGradients(iterations=1).reconstruct(given, threat=threat)
+
+
+def test_a_grant_is_yes_or_no() -> None:
+    with pytest.raises(SettingError, match=r"^labels = 'no': expected"):
+        ThreatModel(labels="no")  # type: ignore[arg-type]
+
+
+def test_uploads_with_other_labels_are_not_of_the_same_victims(
+    task: Task, victims: tuple[Tensor, Tensor]
+) -> None:
+    seen = Observation.of(task, NoDefense().protect(task, *victims), labels=victims[1])
+    cases = (
+        (replace(seen, labels=None), "some hold labels"),
+        (replace(seen, labels=9 - victims[1]), "differ"),
+    )
+    for other, told in cases:
+        with pytest.raises(DataError, match=told):
+            InvertingGradients(iterations=1).reconstruct([seen, other], threat=ThreatModel(labels=True))

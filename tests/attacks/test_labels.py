@@ -1,13 +1,15 @@
 """Labels from the last layer: right on every undefended single picture, nearly right on small batches."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
-from refiner.attacks import Observation, infer_labels
+from refiner.attacks import InvertingGradients, Observation, infer_labels
 from refiner.core import Task
 from refiner.data import load_sample
-from refiner.defenses import NoDefense
+from refiner.defenses import DPGaussian, NoDefense
 from refiner.errors import DataError
 from refiner.models import build
 
@@ -64,3 +66,19 @@ def test_counts_of_an_upload_on_another_scale() -> None:
     x, y = sample.images[:16].view(2, 8, 3, 32, 32), sample.labels[:16].view(2, 8)
     task = Task(build("lenet"), example=x[0], loss=nn.CrossEntropyLoss(reduction="sum"))
     assert infer_labels(Observation.of(task, NoDefense().protect(task, x, y))).shape == (2, 8)
+
+
+def test_several_uploads_tell_more_than_one() -> None:
+    """Fresh noise averages out for the labels, too."""
+    torch.manual_seed(0)
+    sample = load_sample()
+    x, y = sample.images[:30, None], sample.labels[:30, None]
+    task = Task(build("lenet"), example=x[0])
+    noisy = DPGaussian(magnitude=0.4)
+    uploads = [Observation.of(task, noisy.protect(task, x, y, seed=seed)) for seed in range(10)]
+    shares = [float((infer_labels(*some) == y).float().mean()) for some in (uploads[:1], uploads)]
+    assert shares[0] < 0.8 and shares[1] > 0.95
+    # An attack takes all of them: the first alone tells one of these wrong.
+    row = int((infer_labels(uploads[0]) != y).flatten().nonzero()[0])
+    one = [replace(upload, gradient=upload.gradient[row : row + 1]) for upload in uploads]
+    assert torch.equal(InvertingGradients(iterations=1).reconstruct(one).labels, y[row : row + 1])

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from refiner.attacks import GradInversion, Observation, ThreatModel
+from refiner.attacks.base import remembered_statistics
 from refiner.attacks.distance import Distance
 from refiner.attacks.priors import (
     BatchNormStatistics,
@@ -21,7 +22,7 @@ from refiner.models import ResNet
 
 
 def guess(x: Tensor, **changes: object) -> Guess:
-    return Guess(**{"x": x, "latent": x, "task": None, "parameters": {}, "restarts": 1, **changes})
+    return Guess(**{"x": x, "latent": x, "task": None, "states": (), "restarts": 1, **changes})
 
 
 def test_distances(task: Task) -> None:
@@ -86,13 +87,17 @@ def test_batch_norm_statistics() -> None:
         assert module.running_mean is not None and module.running_var is not None
         off = (mean - module.running_mean).square().sum() + (var - module.running_var).square().sum()
         expected += float(off) / len(mean)
-    found = BatchNormStatistics(1.0)(guess(x, task=task, parameters=task.parameters()))
+    found = BatchNormStatistics(1.0)(
+        guess(x, task=task, states=[(task.parameters(), remembered_statistics(task.model))])
+    )
     assert float(found[0]) == pytest.approx(expected, rel=1e-3)
     for name, module in norms:
         assert module.running_mean is not None and module.running_var is not None
         module.running_mean.copy_(seen[name].mean((0, 2, 3)))
         module.running_var.copy_(seen[name].var((0, 2, 3), correction=0))
-    again = BatchNormStatistics(1.0)(guess(x, task=task, parameters=task.parameters()))
+    again = BatchNormStatistics(1.0)(
+        guess(x, task=task, states=[(task.parameters(), remembered_statistics(task.model))])
+    )
     assert float(again[0]) == pytest.approx(0, abs=1e-6) and float(again[1]) > 1e-6
 
 
@@ -104,4 +109,10 @@ def test_batch_norm_statistics_must_be_granted() -> None:
     observation = Observation.of(task, NoDefense().protect(task, x, y))
     with pytest.raises(ThreatModelError, match="statistics"):
         GradInversion(iterations=1).reconstruct(observation)
-    GradInversion(iterations=1).reconstruct(observation, threat=ThreatModel(statistics=True))
+    attack, granted = GradInversion(iterations=1), ThreatModel(statistics=True)
+    before = attack.reconstruct(observation, threat=granted).objective
+    # They are those of the upload's round: what the model remembers later changes nothing.
+    model[1].running_mean += 3
+    assert torch.equal(attack.reconstruct(observation, threat=granted).objective, before)
+    later = Observation.of(task, NoDefense().protect(task, x, y))
+    assert not torch.allclose(attack.reconstruct(later, threat=granted).objective, before)

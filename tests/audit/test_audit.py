@@ -17,7 +17,7 @@ from refiner.audit.words import summary
 from refiner.core import Task
 from refiner.data import Sample
 from refiner.defenses import Refiner
-from refiner.errors import DataError, RefinerError
+from refiner.errors import DataError, RefinerError, SettingError
 from refiner.models import LeNet
 
 Audited = Callable[[str], AuditResult]
@@ -212,6 +212,28 @@ def test_what_is_proven_is_said(audited: Audited) -> None:
     assert "Of dp is proven: (ε, δ) for one sample." in summary([proven])
     assert "Nothing is proven" not in summary([proven])
     assert "Nothing is proven of what the others hide" in summary([proven, hidden])
+
+
+def test_an_attack_that_diverged_is_not_called_protection(audited: Audited) -> None:
+    hidden = audited("refiner")
+    lost = replace(hidden, diverged=(True, *hidden.diverged[1:]))
+    assert f"diverged on 1 of {hidden.victims} uploads of refiner, which is no protection" in summary([lost])
+    assert "diverged" not in summary([hidden])
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"attack": InvertingGradients}, "attack = <class .*: expected a name"),
+        ({"defense": None}, "defense = None: expected a name"),
+        ({"threat": "labels"}, "threat = 'labels': expected a ThreatModel"),
+    ],
+)
+def test_what_is_no_defence_or_attack(
+    settings: dict[str, object], told: str, task: Task, sample: Sample
+) -> None:
+    with pytest.raises(SettingError, match=told):
+        audit(task, sample.images[:1], sample.labels[:1], **settings)  # type: ignore[arg-type]
 
 
 def test_of_a_chain_is_proven_what_is_of_its_first_part(task: Task, sample: Sample) -> None:

@@ -111,3 +111,11 @@ def test_a_result_of_another_network_is_refused_by_its_name(plans: list[Plan], t
         with pytest.raises(DataError, match=rf"of other settings \({told}\); rename it"):
             audit_all([plan], tmp_path)
         file.unlink()
+
+
+def test_a_damaged_state_is_refused_before_anything_is_run(plans: list[Plan], tmp_path: Path) -> None:
+    state = tmp_path / f"{plans[1].stem}.state.safetensors"
+    state.write_bytes(b"junk")
+    with pytest.raises(DataError, match=r"state\.safetensors.*nothing was overwritten"):
+        audit_all(plans, tmp_path, on_pair=lambda plan, result: pytest.fail("something was run"))
+    assert state.read_bytes() == b"junk"

@@ -4,12 +4,13 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from refiner import checks
 from refiner.core.determinism import repeatable
@@ -37,6 +38,10 @@ class ThreatModel:
     """The statistics of a model with batch norm over data like the victims'."""
     generator: bool = False
     """A generator trained on public pictures like the victims'."""
+
+    def __post_init__(self) -> None:
+        for grant in fields(self):
+            checks.flag(grant.name, getattr(self, grant.name))
 
     def check(self, needs: Collection[str], attack: str) -> None:
         """Refuse an attack that needs more than is granted."""
@@ -69,6 +74,8 @@ class Observation:
     samples: int
     labels: Tensor | None = None
     """`[V, B]`, where the threat model grants them."""
+    statistics: Mapping[str, Tensor] = field(default_factory=dict)
+    """What the model's batch norms remembered in that round (see `remembered_statistics`)."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.task, Task):
@@ -88,12 +95,28 @@ class Observation:
         now = {name: _wide(value.clone()) for name, value in task.parameters().items()}
         gradient = torch.cat([update.tensors[name].flatten(1) for name in task.names], dim=1)
         device = next(iter(now.values())).device
-        return cls(task, now, _wide(gradient.to(device)), update.samples, labels)
+        kept = remembered_statistics(task.model)
+        return cls(task, now, _wide(gradient.to(device)), update.samples, labels, kept)
 
     @property
     def victims(self) -> int:
         """How many victims were seen."""
         return len(self.gradient)
+
+
+def remembered_statistics(model: nn.Module) -> dict[str, Tensor]:
+    """Running mean and variance `[2, channels]` of every batch norm that keeps them, by module name.
+
+    >>> list(remembered_statistics(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))))
+    ['1']
+    """
+    return {
+        name: torch.stack([module.running_mean, module.running_var])
+        for name, module in model.named_modules()
+        if isinstance(module, _BatchNorm)
+        and module.running_mean is not None
+        and module.running_var is not None
+    }
 
 
 def _wide(t: Tensor) -> Tensor:
@@ -224,7 +247,13 @@ class Attack(ABC):
         `deterministic` a GPU, too, gives the same bits every time, at some cost in speed.
         """
         run = Run(seed, chunk, state_path(resume), on_progress, deterministic)
-        observations = [seen] if isinstance(seen, Observation) else list(seen)
+        observations = [seen] if isinstance(seen, Observation) else seen
+        if not isinstance(observations, Sequence) or not all(
+            isinstance(o, Observation) for o in observations
+        ):
+            raise DataError(f"seen = {type(seen).__name__}: expected an Observation, or several in a list")
+        if threat is not None and not isinstance(threat, ThreatModel):
+            raise checks.wrong("threat", threat, "a ThreatModel")
         _together(observations)
         granted = threat or ThreatModel()
         granted.check(self.needed(observations[0].task), self.name)
@@ -233,7 +262,7 @@ class Attack(ABC):
         if granted.labels and observations[0].labels is None:
             raise DataError("the threat model grants labels, but the observation holds none")
         with repeatable(deterministic, observations[0].gradient.device):
-            return self._rebuild(observations, granted, run)
+            return self._rebuild(list(observations), granted, run)
 
     def settings(self) -> dict[str, object]:
         """The settings by name."""
@@ -255,7 +284,7 @@ class Attack(ABC):
     def _rebuild(self, observations: list[Observation], granted: ThreatModel, run: Run) -> Reconstruction: ...
 
 
-def _together(observations: list[Observation]) -> None:
+def _together(observations: Sequence[Observation]) -> None:
     if not observations:
         raise DataError("observations: expected at least one")
     first = observations[0]
@@ -264,3 +293,8 @@ def _together(observations: list[Observation]) -> None:
             raise DataError("observations: expected the same task and the same victims in all of them")
         if other.samples != first.samples:
             raise DataError(f"observations: batches of {first.samples} and of {other.samples} samples")
+        one, another = first.labels, other.labels
+        if (one is None) != (another is None):
+            raise DataError("observations: some hold labels and some don't, expected all or none")
+        if one is not None and another is not None and not torch.equal(one.cpu(), another.cpu()):
+            raise DataError("observations: the labels differ, expected the same victims in all of them")

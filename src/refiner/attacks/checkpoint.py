@@ -19,6 +19,7 @@ from refiner.files import write_whole
 _KIND = "refiner-attack-"
 _FORMAT = f"{_KIND}3"
 _RESULTS = ("z", "best", "diverged")
+_KEPT = "nothing was overwritten"
 # Seconds between two states on disk.
 _SAVE = 20.0
 
@@ -95,21 +96,8 @@ class Checkpoint:
         self._saved = time.perf_counter()
 
     def _load(self, path: Path, device: str) -> None:
-        kept = "nothing was overwritten"
+        about, tensors = read_state(path)
         try:
-            with safe_open(path, framework="pt") as file:
-                about = file.metadata() or {}
-                if (found := about.get("format", "")) != _FORMAT:
-                    another = found.startswith(_KIND)
-                    told = "of another version of refiner" if another else "not the state of an attack"
-                    raise DataError(f"resume = {str(path)!r}: {told}; {kept}")
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            # Before anything in it is believed.
-            if about.pop("sum", "") != digest(tensors, about):
-                raise DataError(
-                    f"resume = {str(path)!r}: its checksum is wrong, it was damaged or changed; {kept}. "
-                    "Remove it to start anew"
-                )
             tensors = {name: t.to(device) for name, t in tensors.items()}
             position = json.loads(about["position"])
             identity = json.loads(about["attack"])
@@ -117,7 +105,7 @@ class Checkpoint:
             other = [name for name in names if identity.get(name) != self.identity.get(name)]
             if other:
                 raise DataError(
-                    f"resume = {str(path)!r}: of an attack that differs in {', '.join(other)}; {kept}"
+                    f"resume = {str(path)!r}: of an attack that differs in {', '.join(other)}; {_KEPT}"
                 )
             self.begin, self.iteration = int(position["begin"]), int(position["iteration"])
             self.size = int(position["size"])
@@ -129,9 +117,30 @@ class Checkpoint:
                 ]
                 z, best_z, best, diverged = (tensors[f"search {name}"] for name in Search._fields[:-1])
                 self.search = Search(z, best_z, best, diverged, tuple(memory))
-        except (OSError, SafetensorError, KeyError, ValueError, AttributeError, TypeError) as error:
-            if isinstance(error, DataError):
-                raise
-            raise DataError(
-                f"resume = {str(path)!r}: unreadable or cut short; {kept}. Remove it to start anew"
-            ) from error
+        except (KeyError, ValueError, AttributeError, TypeError) as error:
+            raise error if isinstance(error, DataError) else _unreadable(path) from error
+
+
+def read_state(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """What a state on disk tells of itself, and its tensors; refused if it is not whole."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            if (found := about.get("format", "")) != _FORMAT:
+                another = found.startswith(_KIND)
+                told = "of another version of refiner" if another else "not the state of an attack"
+                raise DataError(f"resume = {str(path)!r}: {told}; {_KEPT}")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise _unreadable(path) from error
+    # Before anything in it is believed.
+    if about.pop("sum", "") != digest(tensors, about):
+        raise DataError(
+            f"resume = {str(path)!r}: its checksum is wrong, it was damaged or changed; {_KEPT}. "
+            "Remove it to start anew"
+        )
+    return about, tensors
+
+
+def _unreadable(path: Path) -> DataError:
+    return DataError(f"resume = {str(path)!r}: unreadable or cut short; {_KEPT}. Remove it to start anew")

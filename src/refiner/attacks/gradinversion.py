@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from refiner import checks
-from refiner.attacks.base import Grant
+from refiner.attacks.base import Grant, remembered_statistics
 from refiner.attacks.distance import Distance
 from refiner.attacks.matching import Matching, decays
 from refiner.attacks.parametrisation import Pixels
@@ -15,7 +15,6 @@ from refiner.attacks.priors import (
     Prior,
     SquaredLength,
     TotalVariation,
-    remembered_statistics,
 )
 from refiner.core.optim import Adam
 from refiner.core.task import Task

@@ -7,8 +7,8 @@ from refiner.attacks.base import Observation
 from refiner.errors import DataError
 
 
-def infer_labels(seen: Observation) -> Tensor:
-    """The labels of every victim, `[V, B]`, in rising order.
+def infer_labels(*seen: Observation) -> Tensor:
+    """The labels of every victim, `[V, B]`, in rising order; several uploads of it are averaged.
 
     For one sample the slope of the last bias is p − 1 at its label and p elsewhere: its only negative entry.
     For B samples that of class k is p̄_k − count_k / B, with p̄ the model's mean answer.
@@ -21,15 +21,17 @@ def infer_labels(seen: Observation) -> Tensor:
     >>> infer_labels(Observation.of(task, NoDefense().protect(task, x, y))).flatten().tolist()
     [7, 0, 4]
     """
-    slope = _class_slopes(seen)
-    if seen.samples == 1:
+    slope = torch.stack([_class_slopes(upload) for upload in seen]).mean(0)
+    samples = seen[0].samples
+    if samples == 1:
         return slope.argmin(1, keepdim=True)
-    # Where nothing is known of p̄ the classes are alike; whole counts that sum to B by the largest rests.
+    # Nothing is known of p̄ but at the start, where the classes are alike: of a trained model fewer counts are
+    # right. Whole counts that sum to B by the largest rests.
     expected = (1 / slope.shape[1] - slope).clamp_min(1e-12)
-    expected = expected * seen.samples / expected.sum(1, keepdim=True)
+    expected = expected * samples / expected.sum(1, keepdim=True)
     counts = expected.floor()
     place = (expected - counts).argsort(1, descending=True).argsort(1)
-    counts = counts + (place < seen.samples - counts.sum(1, keepdim=True))
+    counts = counts + (place < samples - counts.sum(1, keepdim=True))
     classes = torch.arange(slope.shape[1], device=slope.device)
     return torch.stack([classes.repeat_interleave(row.long()) for row in counts])
 

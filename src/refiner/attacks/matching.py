@@ -105,7 +105,9 @@ class Matching:
         if run.resume is None:
             return {}
         settings = {f.name: getattr(self, f.name) for f in fields(self)}
-        uploads = [t for o in observations for t in (o.gradient, *o.parameters.values())]
+        uploads = [
+            t for o in observations for t in (o.gradient, *o.parameters.values(), *o.statistics.values())
+        ]
         networks = self.parametrisation.networks(observations[0].task)
         points = {} if each is None else {"points": fingerprint(tensors=vars(each).values())}
         return {
@@ -184,7 +186,7 @@ class _Objective:
         self.measure: Measure = engine.distance.over(self.task)
         self.labels = y[rows].repeat_interleave(engine.restarts, 0)
         self.targets = [o.gradient[rows].repeat_interleave(engine.restarts, 0) for o in observations]
-        self.states = [dict(o.parameters) for o in observations]
+        self.states = [(dict(o.parameters), dict(o.statistics)) for o in observations]
         self.captured = Captured()
 
     def __call__(self, z: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,10 +200,10 @@ class _Objective:
             x = guessed.pictures(self.task, point, self.labels)
             y = guessed.labels(self.task, point, self.labels)
             total = z.new_zeros(len(z))
-            for target, parameters in zip(self.targets, self.states, strict=True):
+            for target, (parameters, _) in zip(self.targets, self.states, strict=True):
                 found = gradients(self.task, x, y, parameters=parameters)
                 total = total + self.measure(flatten(found), target)
-            guess = Guess(x, point, self.task, parameters, self.engine.restarts)
+            guess = Guess(x, point, self.task, self.states, self.engine.restarts)
             for prior in self.engine.priors:
                 total = total + prior(guess)
             (slope,) = torch.autograd.grad(total.sum(), point)

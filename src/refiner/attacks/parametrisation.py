@@ -119,8 +119,11 @@ class Latent:
         return {"generator": painter} if isinstance(painter, nn.Module) else {}
 
     def check(self, task: Task) -> None:
-        """Refuse a generator of another picture size."""
+        """Refuse a generator of another picture size, or of fewer classes."""
         like = next(iter(task.parameters().values()))
+        classes = getattr(self._painter(like), "classes", task.classes)
+        if classes < task.classes:
+            raise DataError(f"generator: paints {classes} classes, the task has {task.classes}")
         label = torch.zeros(1, 1, dtype=torch.long, device=like.device)
         # An attack on a half-precision model computes in float32.
         dtype = torch.promote_types(like.dtype, torch.float32)

@@ -39,5 +39,5 @@ class MatchingAttack(Attack):
     def _ready(self, observations: list[Observation], granted: ThreatModel) -> tuple[Matching, Tensor]:
         """The engine, and the labels `[V, B]` that it is given."""
         given = observations[0].labels
-        labels = given if granted.labels and given is not None else infer_labels(observations[0])
+        labels = given if granted.labels and given is not None else infer_labels(*observations)
         return self.engine(), labels

@@ -1,11 +1,11 @@
 """What an attacker believes of pictures before it sees an upload; each a cost, one number a victim."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor
 
 from refiner import checks
 from refiner.core.task import Parameters, Task
@@ -19,7 +19,8 @@ class Guess:
     latent: Tensor
     """The variables of the search `[V, …]`: the pictures themselves, or a generator's input."""
     task: Task
-    parameters: Parameters
+    states: Sequence[tuple[Parameters, Mapping[str, Tensor]]]
+    """The model's parameters and batch-norm statistics at each upload."""
     restarts: int
     """Neighbours on the victim axis that are guesses at one victim."""
 
@@ -35,7 +36,7 @@ class Prior(Protocol):
 class TotalVariation:
     """Pictures are smooth: the mean absolute difference of neighbouring pixels.
 
-    >>> guess = Guess(torch.ones(2, 1, 3, 8, 8), torch.ones(2), None, {}, 1)
+    >>> guess = Guess(torch.ones(2, 1, 3, 8, 8), torch.ones(2), None, (), 1)
     >>> TotalVariation(1.0)(guess).tolist()
     [0.0, 0.0]
     """
@@ -59,7 +60,7 @@ class TotalVariation:
 class SquaredLength:
     """Pixels are small: their mean square (GradInversion's ℓ2).
 
-    >>> SquaredLength(2.0)(Guess(torch.ones(1, 1, 3, 8, 8), torch.ones(1), None, {}, 1)).tolist()
+    >>> SquaredLength(2.0)(Guess(torch.ones(1, 1, 3, 8, 8), torch.ones(1), None, (), 1)).tolist()
     [2.0]
     """
 
@@ -77,7 +78,7 @@ class LatentGaussian:
     """A generator's input is a standard normal: the divergence of each victim's entries from one.
 
     >>> z = torch.randn(1, 1, 100_000, generator=torch.Generator().manual_seed(0))
-    >>> float(LatentGaussian(1.0)(Guess(z, z, None, {}, 1))) < 1e-3
+    >>> float(LatentGaussian(1.0)(Guess(z, z, None, (), 1))) < 1e-3
     True
     """
 
@@ -116,27 +117,19 @@ class BatchNormStatistics:
         checks.number("batch-norm statistics", self.weight, 0)
 
     def __call__(self, guess: Guess) -> Tensor:
-        remembered = remembered_statistics(guess.task.model)
-        if not remembered:
-            return guess.x.new_zeros(len(guess.x))
-
-        def one(x: Tensor) -> list[Tensor]:
-            return guess.task.statistics(guess.parameters, x, list(remembered))
-
-        found = torch.func.vmap(one)(guess.x)
-        costs = [
-            (statistic - kept.to(statistic)).square().sum((1, 2)) / kept.shape[1]
-            for statistic, kept in zip(found, remembered.values(), strict=True)
-        ]
-        return self.weight * torch.stack(costs).sum(0)
+        costs = [_off(guess.x, guess.task, *state) for state in guess.states if state[1]]
+        return self.weight * torch.stack(costs).mean(0) if costs else guess.x.new_zeros(len(guess.x))
 
 
-def remembered_statistics(model: nn.Module) -> dict[str, Tensor]:
-    """Running mean and variance `[2, channels]` of every batch norm that keeps them, by module name."""
-    return {
-        name: torch.stack([module.running_mean, module.running_var])
-        for name, module in model.named_modules()
-        if isinstance(module, _BatchNorm)
-        and module.running_mean is not None
-        and module.running_var is not None
-    }
+def _off(x: Tensor, task: Task, parameters: Parameters, remembered: Mapping[str, Tensor]) -> Tensor:
+    """How far the statistics of pictures are from those of one state of the model."""
+
+    def one(x: Tensor) -> list[Tensor]:
+        return task.statistics(parameters, x, list(remembered))
+
+    found = torch.func.vmap(one)(x)
+    costs = [
+        (statistic - kept.to(statistic)).square().sum((1, 2)) / kept.shape[1]
+        for statistic, kept in zip(found, remembered.values(), strict=True)
+    ]
+    return torch.stack(costs).sum(0)

@@ -88,6 +88,11 @@ class Plan:
         x, y = shaped(task, x, y)
         defender = make_defense(defense) if isinstance(defense, str) else defense
         attacker = make_attack(attack) if isinstance(attack, str) else attack
+        for field_, given, kind in (("defense", defender, Defense), ("attack", attacker, Attack)):
+            if not isinstance(given, kind):
+                raise checks.wrong(field_, given, f"a name, or one that is made as {kind.__name__}s are")
+        if threat is not None and not isinstance(threat, ThreatModel):
+            raise checks.wrong("threat", threat, "a ThreatModel")
         if attacker.settings().get("input_range", (0.0, 1.0)) != (0.0, 1.0):
             raise DataError("attack: its input_range must be (0, 1), in which an audit compares pictures")
         granted = threat or ThreatModel()

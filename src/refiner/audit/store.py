@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from refiner.attacks.checkpoint import read_state
 from refiner.audit.plan import Plan, difference, identity
 from refiner.audit.result import AuditResult
 from refiner.audit.run import Progress, carry_out, tuning_state
@@ -41,13 +42,17 @@ def audit_all(
     # Files that can't be read are refused before hours are spent on the others.
     results = {plan.stem: _kept(plan, folder) for plan in plans}
     for plan in plans:
+        for file in _states(plan, folder):
+            if results[plan.stem] is None and file.exists():
+                read_state(file)
+    for plan in plans:
         result = results[plan.stem]
         if result is None:
             on_pair(plan, None)
-            state = folder / f"{plan.stem}.state.safetensors"
+            state, _ = _states(plan, folder)
             result = carry_out(plan, chunk=chunk, resume=state, on_progress=on_progress)
             result.save(_file(plan, folder))
-            for file in (state, tuning_state(state)):
+            for file in _states(plan, folder):
                 file.unlink(missing_ok=True)
             results[plan.stem] = result
         on_pair(plan, result)
@@ -68,6 +73,12 @@ def _writable(folder: Path) -> None:
 
 def _file(plan: Plan, folder: Path) -> Path:
     return folder / f"{plan.stem}.json"
+
+
+def _states(plan: Plan, folder: Path) -> tuple[Path, Path]:
+    """Where the attack's state is kept while it runs, and that of its tuning."""
+    state = folder / f"{plan.stem}.state.safetensors"
+    return state, tuning_state(state)
 
 
 def _kept(plan: Plan, folder: Path) -> AuditResult | None:

@@ -28,6 +28,10 @@ def caveats(results: Sequence[AuditResult]) -> list[str]:
                 f"{attack} fails without any defence, so this says nothing of the others; try another one, "
                 "or more iterations."
             )
+    for (defense, attack), result in zip(pair_names(results), results, strict=True):
+        if any(result.diverged):
+            lost = f"{sum(result.diverged)} of {len(result.diverged)} uploads"
+            told.append(f"{attack} diverged on {lost} of {defense}, which is no protection.")
     if any(voteless(result) for result in results):
         told.append(f"Identification has no vote: {results[0].candidates} candidates are too few to tell.")
     return [*told, *proven(results)]

@@ -37,7 +37,7 @@ def test_trains_and_leaves_nothing_running(tmp_path: Path, gone: Callable[[Path]
 def test_ended_halfway(how: signal.Signals, tmp_path: Path, gone: Callable[[Path], list[str]]) -> None:
     out = tmp_path / "out"
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    program = [sys.executable, "-m", "refiner.cli", *SHORT, "--out", str(out)]
+    program = [sys.executable, "-m", "refiner", *SHORT, "--out", str(out)]
     process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         node = out / "flower" / "supernode-1" / "log"

@@ -1,0 +1,5 @@
+"""`python -m refiner`: the command line."""
+
+from refiner.cli import app
+
+app()

@@ -1,5 +1,0 @@
-"""`python -m refiner.cli`."""
-
-from refiner.cli import app
-
-app()
