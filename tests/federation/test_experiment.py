@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 
 from refiner.errors import DataError, RefinerError, SettingError
 from refiner.federation import Experiment, Training, run_experiment
-from refiner.federation.experiment import reference_accuracy
 
 SHORT = Experiment(data="sample", evaluate_every=2, training=Training(rounds=4, clients=4, batch=8, lr=0.1))
 
@@ -18,7 +17,7 @@ SHORT = Experiment(data="sample", evaluate_every=2, training=Training(rounds=4, 
 def test_what_is_left(tmp_path: Path) -> None:
     outcome = run_experiment(SHORT, tmp_path)
     assert [rounds for rounds, _ in outcome.curve] == [2, 4]
-    assert reference_accuracy(tmp_path) == outcome.accuracy
+    assert json.loads((tmp_path / "outcome.json").read_text())["accuracy"] == outcome.accuracy
     assert json.loads((tmp_path / "settings.json").read_text())["training"]["lr"] == 0.1
     assert load_file(tmp_path / "weights.safetensors")["head.weight"].shape[0] == 10
 
@@ -46,14 +45,45 @@ def test_a_refused_one_changes_nothing(tmp_path: Path) -> None:
         assert {file: file.read_bytes() for file in tmp_path.iterdir()} == held
 
 
+def test_one_that_ended_early_is_kept(tmp_path: Path) -> None:
+    """Nothing is learned at such a rate, so that the third test is the last."""
+    slow = replace(SHORT, patience=2, training=replace(SHORT.training, rounds=20, lr=1e-12))
+    outcome = run_experiment(slow, tmp_path)
+    assert [rounds for rounds, _ in outcome.curve] == [2, 4, 6]
+    held = (tmp_path / "weights.safetensors").read_bytes()
+    with pytest.raises(DataError, match="holds a training; use --resume to go on"):
+        run_experiment(slow, tmp_path)
+    again = run_experiment(slow, tmp_path, resume=True)
+    assert (again.curve, again.accuracy) == (outcome.curve, outcome.accuracy)
+    assert (tmp_path / "weights.safetensors").read_bytes() == held
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize(
+    "names", [["outcome.json"], ["weights.safetensors"], ["outcome.json", "weights.safetensors"]]
+)
+def test_results_without_a_checkpoint_are_not_overwritten(
+    names: list[str], resume: bool, tmp_path: Path
+) -> None:
+    for name in names:
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(DataError) as caught:
+        run_experiment(SHORT, tmp_path, resume=resume)
+    told = f"holds {' and '.join(names)}, but no checkpoint to go on from; use another folder"
+    assert str(caught.value) == f"out = {str(tmp_path)!r}: {told}"
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == dict.fromkeys(names, "{}")
+
+
 def test_a_log_that_is_lost_or_older_than_the_training(tmp_path: Path) -> None:
     outcome = run_experiment(SHORT, tmp_path)
-    log, checkpoint = tmp_path / "log.jsonl", tmp_path / "checkpoint.safetensors"
+    log = tmp_path / "log.jsonl"
     log.unlink()
     again = run_experiment(SHORT, tmp_path, resume=True)
     assert again.curve == outcome.curve[-1:] and again.accuracy == outcome.accuracy
     log.write_text('{"round": 2, "accuracy": 0.5}\n')
-    checkpoint.unlink()
+    for left in ("checkpoint", "weights"):
+        (tmp_path / f"{left}.safetensors").unlink()
+    (tmp_path / "outcome.json").unlink()
     assert run_experiment(SHORT, tmp_path).curve == outcome.curve
     assert len(log.read_text().splitlines()) == len(outcome.curve)
 

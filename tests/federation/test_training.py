@@ -18,7 +18,7 @@ from refiner.core import Task
 from refiner.data import Data, load_sample
 from refiner.defenses import Defense, NoDefense, Refiner, make_defense
 from refiner.errors import DataError
-from refiner.federation import FedAvgM, Keeping, Schedule, Training, accuracy, local, train
+from refiner.federation import FedAdam, FedAvgM, Keeping, Schedule, Training, accuracy, local, train
 from refiner.federation.local import LocalClients, get_parameters
 from refiner.federation.training import Curve
 from refiner.models import LeNet
@@ -103,8 +103,8 @@ TRAINING = Training(rounds=9, clients=2, batch=4, lr=0.05)
 
 
 def run(task: Task, name: str, **how: Any) -> Curve:
-    shares, server = parts(80, 80), FedAvgM()
-    return train(task, DATA, TEST, shares, TRAINING, DEFENSES[name], server=server, evaluate_every=2, **how)
+    how = {"server": FedAvgM(), "evaluate_every": 2, **how}
+    return train(task, DATA, TEST, parts(80, 80), TRAINING, DEFENSES[name], **how)
 
 
 Whole = Callable[[str], tuple[Curve, torch.Tensor]]
@@ -137,6 +137,27 @@ def test_a_stopped_training_goes_on_to_the_same_bit(name: str, whole: Whole, tmp
     assert torch.equal(get_parameters(again), end)
     logged = [json.loads(line) for line in keeping.log.read_text().splitlines()]
     assert [(row["round"], row["accuracy"]) for row in logged] == expected
+
+
+def test_a_stopped_adam_remembers_its_rounds(tmp_path: Path) -> None:
+    """Its steps hang on how many there were."""
+
+    def trained(rounds: int, keeping: Keeping | None = None) -> torch.Tensor:
+        task, training = fresh(), Training(rounds=rounds, clients=2, batch=4)
+        train(task, DATA, TEST, parts(80, 80), training, NoDefense(), server=FedAdam(), keeping=keeping)
+        return get_parameters(task)
+
+    trained(2, Keeping(tmp_path))
+    assert torch.equal(trained(4, Keeping(tmp_path)), trained(4))
+
+
+def test_a_checkpoint_of_another_server(tmp_path: Path) -> None:
+    """Its settings may be the same, as the library's own are not among them."""
+    once, keeping = Training(rounds=1, clients=2, batch=4), Keeping(tmp_path)
+    train(fresh(), DATA, TEST, parts(80, 80), once, NoDefense(), server=FedAvgM(), keeping=keeping)
+    told = r"unreadable \(its server remembers speed, expected first, rounds, second\); delete it to start"
+    with pytest.raises(DataError, match=told):
+        train(fresh(), DATA, TEST, parts(80, 80), once, NoDefense(), server=FedAdam(), keeping=keeping)
 
 
 KILLED = """
@@ -199,10 +220,21 @@ def test_half_a_line_of_the_log_is_written_again(tmp_path: Path) -> None:
 
 
 def test_it_ends_when_the_tests_get_no_better(tmp_path: Path) -> None:
-    training = Training(rounds=40, clients=2, batch=8, lr=1e-12)
-    curve = train(fresh(), DATA, TEST, parts(40, 40), training, NoDefense(), evaluate_every=2, patience=3)
+    training, rounds = Training(rounds=40, clients=2, batch=8, lr=1e-12), list[int]()
+
+    def ended(**how: Any) -> tuple[Curve, torch.Tensor]:
+        task = fresh()
+        how = {"evaluate_every": 2, "patience": 3, "keeping": Keeping(tmp_path), **how}
+        curve = train(task, DATA, TEST, parts(40, 40), training, NoDefense(), **how)
+        return curve, get_parameters(task)
+
+    curve, end = ended()
     # Nothing is learned at such a rate, so that the first test stays the best.
     assert [round for round, _ in curve] == [2, 4, 6, 8]
+    again, same = ended(on_round=lambda done, _: rounds.append(done))
+    assert rounds == [] and again == curve and torch.equal(same, end)
+    longer, _ = ended(patience=4)
+    assert [round for round, _ in longer] == [2, 4, 6, 8, 10]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from refiner import checks
 from refiner.cli.common import Device, Rate, console, one_line_errors, progress_bar, to_device
 from refiner.errors import SettingError
 from refiner.federation import SERVERS, Experiment, Training, run_experiment
-from refiner.federation.experiment import reference_accuracy
+from refiner.federation.reference import read_reference
 from refiner.models import NAMES
 
 
@@ -45,7 +45,8 @@ def train(
     checkpoint_every: Annotated[int, typer.Option(help="Rounds from one checkpoint to the next.")] = 500,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in OUT.")] = False,
     reference: Annotated[
-        Path | None, typer.Option(help="Folder of another training: prints PMM, the share of its accuracy.")
+        Path | None,
+        typer.Option(help="Folder of a training to compare with: prints PMM, the share of its accuracy."),
     ] = None,
     device: Device = "cpu",
     engine: Annotated[
@@ -66,7 +67,6 @@ def train(
         if engine == "local" and aggregation != "plain":
             raise SettingError(f"aggregation = {aggregation!r}: goes with engine = flower only")
         where = to_device(device)
-        compared = None if reference is None else reference_accuracy(reference)
         experiment = Experiment(
             data=data,
             model=model,
@@ -85,6 +85,7 @@ def train(
                 seed=seed,
             ),
         )
+        other = None if reference is None else read_reference(reference, experiment)
         with progress_bar(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -125,7 +126,6 @@ def train(
                 )
         last = outcome.curve[-1][0]
         console.print(f"{100 * outcome.accuracy:.2f} % of the test samples right after {last} rounds")
-        if compared is not None:
-            kept = outcome.maintenance(compared)
-            console.print(f"PMM {kept:.2f}: of {100 * compared:.2f} % in {reference}", highlight=False)
+        if other is not None:
+            console.print(other.compared(outcome), highlight=False, markup=False, soft_wrap=True)
         console.print(f"Weights, log and settings: {out}", highlight=False, soft_wrap=True)

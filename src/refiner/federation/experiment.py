@@ -143,8 +143,12 @@ def clients_here(experiment: Experiment) -> ClientsOf:
 
 
 def check_folder(keeping: Keeping, resume: bool, rounds: int) -> None:
-    """Before anything is written: refuse to start anew over a checkpoint, or to go on from one of another."""
+    """Before anything is written: refuse to write over a training, or to go on from one of another."""
     if not keeping.checkpoint.exists():
+        held = [name for name in ("outcome.json", "weights.safetensors") if (keeping.folder / name).exists()]
+        if held:
+            told = f"holds {' and '.join(held)}, but no checkpoint to go on from; use another folder"
+            raise DataError(f"out = {str(keeping.folder)!r}: {told}")
         return
     if not resume:
         raise DataError(
@@ -153,16 +157,3 @@ def check_folder(keeping: Keeping, resume: bool, rounds: int) -> None:
     done = read_checkpoint(keeping.checkpoint, keeping.settings, lambda tensors: None)
     if done > rounds:
         raise DataError(f"rounds = {rounds}: expected {done} or more, which the training there has done")
-
-
-def reference_accuracy(folder: Path) -> float:
-    """The accuracy that an earlier experiment left in its folder.
-
-    >>> reference_accuracy(Path("absent"))
-    Traceback (most recent call last):
-    refiner.errors.DataError: reference = 'absent': no outcome.json of a finished training
-    """
-    try:
-        return float(json.loads((folder / "outcome.json").read_text(encoding="utf-8"))["accuracy"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"reference = {str(folder)!r}: no outcome.json of a finished training") from error

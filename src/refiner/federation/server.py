@@ -1,4 +1,4 @@
-"""What a server does with the mean of the clients' moves; named as Flower names its strategies."""
+"""What a server does with the mean of the clients' moves; named as Flower's strategies, and equal to them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,6 +62,7 @@ class FedAvgM:
 
     server_learning_rate: float = 1.0
     server_momentum: float = 0.9
+    """Flower's default is 0, which is `FedAvg`."""
 
     def __post_init__(self) -> None:
         checks.number("server_learning_rate", self.server_learning_rate, 0, above=True)
@@ -79,10 +80,11 @@ class FedAvgM:
 
 @dataclass(frozen=True)
 class FedAdam:
-    """Adam on the moves, without correction of its first steps (Reddi et al. 2021).
+    """Adam on the moves (Reddi et al. 2021), its first steps corrected as Flower does.
 
-    >>> sorted(FedAdam().init(torch.zeros(2)))
-    ['first', 'second']
+    >>> FedAdam(beta_1=1)
+    Traceback (most recent call last):
+    refiner.errors.SettingError: beta_1 = 1: expected a number in [0, 1)
     """
 
     name: ClassVar[str] = "fedadam"
@@ -90,23 +92,30 @@ class FedAdam:
     eta: float = 0.1
     beta_1: float = 0.9
     beta_2: float = 0.99
-    tau: float = 1e-9
+    tau: float = 1e-3
+    """Moves far below it are scaled up by eta / tau, larger ones become steps of about eta."""
 
     def __post_init__(self) -> None:
         checks.number("eta", self.eta, 0, above=True)
-        checks.number("beta_1", self.beta_1, 0, 1)
-        checks.number("beta_2", self.beta_2, 0, 1)
+        for name, beta in (("beta_1", self.beta_1), ("beta_2", self.beta_2)):
+            if isinstance(beta, bool) or not isinstance(beta, int | float) or not 0 <= beta < 1:
+                raise checks.wrong(name, beta, "a number in [0, 1)")
         checks.number("tau", self.tau, 0, above=True)
 
     def init(self, values: Tensor) -> State:
-        """Two moments of nothing."""
-        return {"first": torch.zeros_like(values), "second": torch.zeros_like(values)}
+        """Two moments of nothing, after no round."""
+        rounds = torch.zeros((), dtype=torch.float64, device=values.device)
+        return {"first": torch.zeros_like(values), "second": torch.zeros_like(values), "rounds": rounds}
 
     def step(self, values: Tensor, move: Tensor, state: State) -> tuple[Tensor, State]:
         """The next parameters and moments."""
         first = torch.lerp(move, state["first"], self.beta_1)
         second = torch.lerp(move.square(), state["second"], self.beta_2)
-        return values - self.eta * first / (second.sqrt() + self.tau), {"first": first, "second": second}
+        rounds = state["rounds"] + 1
+        # Moments begin at zero. Flower's exponent is one more than the rounds done, and so is this one.
+        eta = self.eta * (1 - self.beta_2 ** (rounds + 1)).sqrt() / (1 - self.beta_1 ** (rounds + 1))
+        values = values - eta * first / (second.sqrt() + self.tau)
+        return values, {"first": first, "second": second, "rounds": rounds}
 
 
 SERVERS: dict[str, Callable[..., Server]] = {kind.name: kind for kind in (FedAvg, FedAvgM, FedAdam)}

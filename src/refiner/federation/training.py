@@ -123,7 +123,11 @@ def train_with(
         def restore(tensors: Mapping[str, Tensor]) -> None:
             nonlocal values, state
             held = {name: value.to(values.device) for name, value in tensors.items()}
-            values, state = held["parameters"], under("server", held)
+            found = under("server", held)
+            if found.keys() != state.keys():
+                told = [", ".join(sorted(each)) or "nothing" for each in (found, state)]
+                raise ValueError(f"its server remembers {told[0]}, expected {told[1]}")
+            values, state = held["parameters"], found
             clients.restore(under("defense", held))
 
         done = read_checkpoint(keeping.checkpoint, keeping.settings, restore)
@@ -145,7 +149,8 @@ def train_with(
             curve.append((round, score))
             if keeping is not None:
                 _note(keeping.log, round, score)
-        if keeping is not None and (round % keeping.every == 0 or round == rounds):
+        ends = round == rounds or stalled(curve, patience)
+        if keeping is not None and (round % keeping.every == 0 or ends):
             kept = {"server": state, "defense": clients.state()}
             tensors = {f"{part}.{name}": t for part, each in kept.items() for name, t in each.items()}
             write_checkpoint(keeping.checkpoint, tensors | {"parameters": values}, keeping.settings, round)

@@ -90,6 +90,48 @@ class Watch:
         self._thread.join()
 
 
+class Trap:
+    """A proxy that leads nowhere, and keeps what it was asked for.
+
+    Without a network a call home fails at the name of the host, with no socket to be seen. Flower calls by
+    libraries that go to a proxy, if their environment names one, and leave the name to it.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Leads whatever is not for the loopback into it."""
+        here = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        told = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), here)
+        told["no_proxy"] = "127.0.0.1,localhost,::1"
+        return told | {name.upper(): value for name, value in told.items()}
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                caller, _ = self._listener.accept()
+            except OSError:  # closed
+                return
+            with caller:
+                caller.settimeout(5)
+                try:
+                    asked = caller.recv(1 << 12).partition(b"\r\n")[0].decode("latin-1")
+                    caller.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
+                except OSError as error:
+                    asked = f"nothing: {error}"
+                self.calls.append(asked)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # else it stays in accept
+        self._thread.join()
+        self._listener.close()
+
+
 def until_gone(folder: Path, patience: float = 30) -> list[str]:
     """What of it still runs after a while; children notice within seconds that their parent is gone."""
     end = time.monotonic() + patience
@@ -202,9 +244,29 @@ def bench(
             yield Bench(deployment, homes, tap, folder, clients)
             tap.close()
             watch.close()
-            assert watch.looks and watch.seen == set()  # nobody calls home
+            assert watch.looks and watch.seen == set()  # nobody is reached from elsewhere
     finally:
         assert until_gone(folder) == []
+
+
+@pytest.fixture
+def trap() -> Iterator[Trap]:
+    """One into which a test may lead."""
+    held = Trap()
+    yield held
+    held.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _nobody_calls_home() -> Iterator[None]:
+    """All programs that the tests of a module start have a trap for a proxy, and none walks into it."""
+    held = Trap()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in held.environment.items():
+            patch.setenv(name, value)
+        yield
+    held.close()
+    assert held.calls == []
 
 
 # Of a module, not of all: while it is up, it asks for work and slows the others down.
@@ -226,6 +288,12 @@ def faulty(tmp_path: Path) -> "Iterator[Bench]":
 def secured(tmp_path: Path) -> "Iterator[Bench]":
     """Three such nodes, the first behind a tap; the others are not started yet."""
     yield from bench(tmp_path / "deployment", 3, clients="faulty", started=1)
+
+
+@pytest.fixture
+def beyond() -> Callable[[Path], set[str]]:
+    """`beyond(folder)`: which sockets of what runs with its Flower home below a folder leave the loopback."""
+    return strangers
 
 
 @pytest.fixture

@@ -76,10 +76,13 @@ def make_round() -> Callable[..., Round]:
         size: int = 6,
         max_weight: int = 1,
         encoding: FixedPoint | None = None,
+        order: bytes = b"",
     ) -> Round:
         identities = identities or {c: Identity.generate() for c in range(clients)}
         known = {c: identity.public for c, identity in identities.items()}
-        agreement = Agreement(session, number, known, size, threshold, max_weight, encoding or FixedPoint())
+        agreement = Agreement(
+            session, number, known, size, threshold, max_weight, encoding or FixedPoint(), order
+        )
         return Round(identities, agreement, torch.randn(clients, size), [1] * clients)
 
     return make

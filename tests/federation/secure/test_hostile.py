@@ -63,13 +63,15 @@ def test_an_advert_under_another_id_is_refused(make_round: Make) -> None:
     )
 
 
-@pytest.mark.parametrize("change", [{"number": 2}, {"session": "other"}, {"threshold": 4}])
+@pytest.mark.parametrize(
+    "change", [{"number": 2}, {"session": "other"}, {"threshold": 4}, {"order": b"2" * 32}]
+)
 def test_a_replayed_round_is_refused(make_round: Make, change: dict[str, Any]) -> None:
     old = make_round(5)
     keys = old.server.keys(old.adverts())
     new = make_round(5, **({"threshold": 3, "identities": old.identities} | change))
     fresh = new.server.keys(new.adverts())
-    assert_refuses(new.clients[0], "share", keys, match="of another session, round or settings")
+    assert_refuses(new.clients[0], "share", keys, match="of another session, round, order or settings")
     # Relabelled as of this round, the signature still is of the old one.
     mixed = fresh | {"advert:1": keys["advert:1"]}
     assert_refuses(new.clients[2], "share", mixed, match="client 1: not signed by it for this round")

@@ -188,6 +188,7 @@ KNOWN = {c: bytes([c + 1]) * 32 for c in range(4)}
             {"identities": KNOWN | {9: KNOWN[0]}},
             "identities = 'the same key twice': expected a key for each client",
         ),
+        ({"order": b"abc"}, "order = b'abc': expected 32 bytes, a digest, or none"),
         (
             {"max_weight": 2**30},
             "fraction_bits = 32: 4 clients × weight 1073741824 × bound 64 would wrap modulo 2^64; "
@@ -230,6 +231,7 @@ def test_ids_may_be_as_large_as_flowers() -> None:
         ({"encoding": FixedPoint(64, 31)}, False),
         ({"encoding": FixedPoint(4, 20, 32)}, False),
         ({"identities": KNOWN | {3: b"9" * 32}}, False),
+        ({"order": b"1" * 32}, False),
     ],
 )
 def test_the_context_hangs_on_every_setting(change: dict[str, Any], same: bool) -> None:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,6 +14,7 @@ from refiner.errors import DataError, SettingError
 from refiner.federation.flower.private import others_may
 from refiner.federation.secure import STEPS, AggregationError, Agreement, FixedPoint
 from refiner.federation.secure.messages import ids_from_bytes, ids_to_bytes
+from refiner.federation.secure.primitives import DIGEST_BYTES
 from refiner.registry import make
 
 INTRODUCE = "introduce"
@@ -75,7 +76,13 @@ class Secure:
         return next(n for n in range(2, 2 * self.minimum + 1) if 2 * n // 3 + 1 >= self.minimum)
 
     def agreement(
-        self, session: str, round: int, clients: Iterable[int], known: Mapping[int, bytes], size: int
+        self,
+        session: str,
+        round: int,
+        clients: Iterable[int],
+        known: Mapping[int, bytes],
+        size: int,
+        order: bytes,
     ) -> Agreement:
         """What a side agrees to for a round of these clients, of whose keys it has `known`."""
         chosen = list(clients)
@@ -90,6 +97,7 @@ class Secure:
             self.threshold,
             self.max_weight,
             self.encoding,
+            order,
         )
         if made.needed < self.minimum:
             raise SettingError(
@@ -107,7 +115,8 @@ class Secure:
         """
         if clients < 2:
             raise checks.wrong("clients", clients, "2 or more for aggregation = secure")
-        self.agreement("check", 0, range(clients), {c: c.to_bytes(32, "big") for c in range(clients)}, 1)
+        known = {client: client.to_bytes(32, "big") for client in range(clients)}
+        self.agreement("check", 0, known, known, 1, b"")
 
 
 AGGREGATIONS: dict[str, Callable[..., Plain | Secure]] = {"plain": Plain, "secure": Secure}
@@ -172,29 +181,36 @@ class Ask:
     """For `advertise`: who is asked to take part."""
     size: int = 1
     """For `advertise`: the length of a move."""
+    order: bytes = b""
+    """For `advertise`: the digest of the order that comes with `mask`."""
 
     def __post_init__(self) -> None:
         checks.choice("step", self.step, (INTRODUCE, *STEPS))
         checks.integer("round", self.round, 1)
         checks.integer("size", self.size, 1)
+        if self.step == "advertise" and len(self.order) != DIGEST_BYTES:
+            raise checks.wrong("order", self.order, f"{DIGEST_BYTES} bytes, the digest of an order")
 
     def content(self, message: Mapping[str, bytes] | None = None) -> RecordDict:
         """As a message holds it."""
         record = ConfigRecord({"step": self.step, "round": self.round, "size": self.size})
-        record["clients"] = ids_to_bytes(self.clients)
+        record["clients"], record["order"] = ids_to_bytes(self.clients), self.order
         return RecordDict({_ASK: record, _MESSAGE: ConfigRecord(dict(message or {}))})
 
     @classmethod
     def read(cls, content: RecordDict) -> "Ask":
         """What a message asks; another kind of order is refused."""
         held = content.get(_ASK)
-        if not isinstance(held, ConfigRecord) or set(held) != {"step", "round", "size", "clients"}:
+        known = [field.name for field in fields(cls)]
+        if not isinstance(held, ConfigRecord) or set(held) != set(known):
             raise DataError("order: expected a step of secure aggregation; nothing else is answered here")
-        step, round, size, clients = (held[name] for name in ("step", "round", "size", "clients"))
+        step, round, clients, size, order = (held[name] for name in known)
         if not isinstance(clients, bytes):
             raise checks.wrong("clients", clients, "ids as bytes")
+        if not isinstance(order, bytes):
+            raise checks.wrong("order", order, "a digest as bytes")
         whole = checks.integer("round", round, 1), ids_from_bytes(clients), checks.integer("size", size, 1)
-        return cls(checks.choice("step", step, (INTRODUCE, *STEPS)), *whole)
+        return cls(checks.choice("step", step, (INTRODUCE, *STEPS)), *whole, order)
 
 
 def to_records(message: Mapping[str, bytes]) -> RecordDict:

@@ -24,6 +24,7 @@ from refiner.federation.flower.aggregation import (
     to_records,
 )
 from refiner.federation.flower.private import identity_in, others_may, write_private
+from refiner.federation.flower.wire import order_digest
 from refiner.federation.secure import AggregationError, Agreement, SecureClient
 from refiner.federation.secure.messages import ids_to_bytes
 
@@ -41,6 +42,8 @@ class Held:
     round: int = 0
     clients: list[int] = field(default_factory=list)
     size: int = 0
+    order: str = ""
+    """The digest, in hex, of the order that the round is for."""
     state: str | None = None
     """The round's secrets; None once the client is out of it, and while a step is under way."""
 
@@ -88,7 +91,7 @@ class Member:
             client = self._begun(ask, held) if ask.step == "advertise" else self._resumed(ask, held)
             held.state = None
             held.write(self.folder)
-            message = self._step(client, ask, from_records(content), make_move)
+            message = self._step(client, ask, content, make_move)
             held.state = client.state().decode()
             held.write(self.folder)
         return to_records(message)
@@ -98,31 +101,33 @@ class Member:
         signature = self.identity.sign("introduction", self.session, node, self.number)
         return {"client": ids_to_bytes([self.number]), "signature": signature}
 
-    def _agreement(self, round: int, clients: tuple[int, ...], size: int) -> Agreement:
-        return self.settings.agreement(self.session, round, clients, self.known, size)
+    def _agreement(self, ask: Ask) -> Agreement:
+        return self.settings.agreement(self.session, ask.round, ask.clients, self.known, ask.size, ask.order)
 
     def _begun(self, ask: Ask, held: Held) -> SecureClient:
-        agreement = self._agreement(ask.round, ask.clients, ask.size)
+        agreement = self._agreement(ask)
         after = held.begun.get(self.session)
         client = SecureClient(agreement, self.number, self.identity, after=after)
         held.begun[self.session] = ask.round
         held.session, held.round = self.session, ask.round
-        held.clients, held.size = list(ask.clients), ask.size
+        held.clients, held.size, held.order = list(ask.clients), ask.size, ask.order.hex()
         return client
 
     def _resumed(self, ask: Ask, held: Held) -> SecureClient:
         if (held.session, held.round) != (self.session, ask.round) or held.state is None:
             raise AggregationError(f"round {ask.round}: asked for {ask.step}, but this client is not in it")
-        # Who takes part is what was agreed to at the beginning, not what a later message says.
-        agreement = self._agreement(held.round, tuple(held.clients), held.size)
+        # Who takes part, and in what, was agreed to at the beginning, whatever a later message says.
+        begun = Ask("advertise", held.round, tuple(held.clients), held.size, bytes.fromhex(held.order))
+        agreement = self._agreement(begun)
         client = SecureClient.restore(agreement, self.number, self.identity, held.state.encode())
         if client.step != ask.step:
             raise AggregationError(f"round {ask.round}: asked for {ask.step}, its next step is {client.step}")
         return client
 
     def _step(
-        self, client: SecureClient, ask: Ask, message: dict[str, bytes], make_move: MakeMove
+        self, client: SecureClient, ask: Ask, content: RecordDict, make_move: MakeMove
     ) -> dict[str, bytes]:
+        message = from_records(content)
         if ask.step == "advertise":
             return client.advertise()
         if ask.step == "share":
@@ -131,6 +136,13 @@ class Member:
             return client.confirm(message)
         if ask.step == "unmask":
             return client.unmask(message)
+        # Those in the sum have all signed for one order: before a move is made, that this is the one.
+        got, agreed = order_digest(content), client.agreement.order
+        if got != agreed:
+            raise AggregationError(
+                f"order: its digest is {got.hex()[:16]}…, expected {agreed.hex()[:16]}…, which this client "
+                "signed for; nothing leaves"
+            )
         move, samples = make_move(ask.round)
         return client.mask(move, message, samples)
 

@@ -9,6 +9,7 @@ from flwr.app import RecordDict
 
 from refiner.errors import RefinerError
 from refiner.federation.flower.aggregation import INTRODUCE, Ask, Secure, from_records
+from refiner.federation.flower.wire import order_digest
 from refiner.federation.secure import Aggregate, AggregationError, SecureServer
 from refiner.federation.secure.messages import ids_from_bytes
 from refiner.federation.secure.primitives import signed_by
@@ -38,12 +39,14 @@ class SecureRounds:
     ) -> Aggregate:
         """The weighted mean of the nodes' moves `[N]`; `rejected` gets those who dropped out, and why.
 
-        `order` goes with the step in which the clients train. Fewer than t at any step: an error.
+        `order` goes with the step in which the clients train, its digest with the first, so that all of them
+        agree to the same. Fewer than t at any step: an error.
         """
         self.seconds = 0.0
+        told = self._timed(lambda: order_digest(order))
         self._introduce(round, [node for node in nodes if node not in self.numbers], rejected)
         node_of = {self.numbers[node]: node for node in nodes if node in self.numbers}
-        agreement = self.settings.agreement(self.session, round, sorted(node_of), self.known, size)
+        agreement = self.settings.agreement(self.session, round, sorted(node_of), self.known, size, told)
         server = SecureServer(agreement)
         most = (size + 1) * agreement.encoding.dtype.itemsize
 
@@ -59,7 +62,7 @@ class SecureRounds:
             return {client: content for client in clients if client not in server.refused}
 
         try:
-            first = Ask("advertise", round, tuple(sorted(node_of)), size).content()
+            first = Ask("advertise", round, tuple(sorted(node_of)), size, told).content()
             adverts = asked("advertise", dict.fromkeys(node_of, first))
             keys = self._timed(lambda: server.keys(adverts))
             shares = asked("share", to_all("share", keys, adverts))

@@ -1,5 +1,6 @@
 """What crosses the border, and the checks on both of its sides: nobody believes the other."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Self
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.errors import DataError
+from refiner.federation.secure.primitives import digest
 
 Shapes = Mapping[str, torch.Size]
 
@@ -40,6 +42,8 @@ class Order:
         for name in ("round", "classes", "batch", "local_steps"):
             checks.integer(name, getattr(self, name), 1)
         checks.number("lr", self.lr, 0, above=True)
+        if not isinstance(self.model, str):
+            raise checks.wrong("model", self.model, "text")
 
     def content(self, values: Tensor, shapes: Shapes) -> RecordDict:
         """The order as a message holds it, with the model's parameters `[N]`."""
@@ -57,6 +61,25 @@ class Order:
         if not isinstance(held, ConfigRecord) or set(held) != known:
             raise DataError(f"order: expected {', '.join(sorted(known))} and nothing else")
         return cls(**dict(held))  # type: ignore[arg-type]
+
+
+def order_digest(content: RecordDict) -> bytes:
+    """SHA-256 of the order in a message: of all that a client's move takes from it, settings and arrays.
+
+    >>> order, shapes = Order(1, "lenet", 10, batch=8, local_steps=1, lr=0.1), {"w": torch.Size([2])}
+    >>> told = order_digest(order.content(torch.tensor([0.0, 1.0]), shapes))
+    >>> told == order_digest(order.content(torch.tensor([1.0, 0.0]), shapes))
+    False
+    """
+    parts: list[str | bytes] = ["order"]
+    for name, value in asdict(Order.read(content)).items():
+        parts += [name, json.dumps(value)]
+    arrays = _arrays(content)
+    # As they came, before they are unpacked; and by name, as a client reads them.
+    for name in sorted(arrays):
+        array = arrays[name]
+        parts += [name, array.dtype, json.dumps(array.shape), array.stype, array.data]
+    return digest(*parts)
 
 
 def answer(move: Tensor, shapes: Shapes, samples: int) -> RecordDict:
@@ -101,9 +124,7 @@ def from_arrays(content: RecordDict, shapes: Shapes, like: Tensor) -> Tensor:
     Traceback (most recent call last):
     refiner.errors.DataError: w: holds NaN or infinity
     """
-    record = content.get(_ARRAYS)
-    if not isinstance(record, ArrayRecord):
-        raise DataError("arrays: missing")
+    record = _arrays(content)
     for name in shapes:
         if name not in record:
             raise DataError(f"{name}: missing")
@@ -111,6 +132,13 @@ def from_arrays(content: RecordDict, shapes: Shapes, like: Tensor) -> Tensor:
         raise DataError(f"{_short(next(name for name in record if name not in shapes))}: not a parameter")
     parts = [_tensor(name, record[name], shape, like) for name, shape in shapes.items()]
     return torch.cat([part.flatten() for part in parts]).to(like.device)
+
+
+def _arrays(content: RecordDict) -> ArrayRecord:
+    record = content.get(_ARRAYS)
+    if not isinstance(record, ArrayRecord):
+        raise DataError("arrays: missing")
+    return record
 
 
 def _tensor(name: str, array: Array, shape: torch.Size, like: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from refiner import checks
 from refiner.federation.secure.fixedpoint import FixedPoint
-from refiner.federation.secure.primitives import digest
+from refiner.federation.secure.primitives import DIGEST_BYTES, digest
 
 _PROTOCOL = "refiner-secure-aggregation-1"
 
@@ -43,6 +43,12 @@ class Agreement:
     max_weight: int = 1
     """The largest weight of a client, such as its number of samples; 1 for a plain mean."""
     encoding: FixedPoint = field(default_factory=FixedPoint)
+    order: bytes = b""
+    """A digest of what a server asks the clients to make their updates of, such as weights and a rate; empty
+    where it has no say in that.
+
+    In a sum of clients with different orders the updates of all but one can be made to round to nothing.
+    """
 
     def __post_init__(self) -> None:
         if not isinstance(self.session, str) or not self.session:
@@ -61,6 +67,8 @@ class Agreement:
             checks.integer("threshold", self.threshold, self.clients // 2 + 1, self.clients)
         checks.integer("max_weight", self.max_weight, 1, 2**52)
         self.encoding.check_room(self.clients, self.max_weight)
+        if not isinstance(self.order, bytes) or len(self.order) not in (0, DIGEST_BYTES):
+            raise checks.wrong("order", self.order, f"{DIGEST_BYTES} bytes, a digest, or none")
         held = MappingProxyType(dict(sorted(self.identities.items())))
         object.__setattr__(self, "identities", held)
 
@@ -81,4 +89,4 @@ class Agreement:
         numbers = (self.round, self.size, self.needed, self.max_weight, self.clients)
         encoding = (self.encoding.fraction_bits, self.encoding.modulus_bits)
         bound = float(self.encoding.bound).hex()
-        return digest(_PROTOCOL, self.session, *numbers, bound, *encoding, *who)
+        return digest(_PROTOCOL, self.session, self.order, *numbers, bound, *encoding, *who)

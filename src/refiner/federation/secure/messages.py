@@ -94,7 +94,7 @@ def fields_of(message: object, step: str, context: bytes) -> dict[str, bytes]:
 
     >>> fields_of({"step": b"mask", "context": b"1"}, "mask", b"2")
     Traceback (most recent call last):
-    refiner.federation.secure.errors.AggregationError: mask message: of another session, round or settings
+    refiner.federation.secure.errors.AggregationError: mask message: of another session, round, order ...
     """
     if not isinstance(message, Mapping):
         raise AggregationError(f"{step} message: {type(message).__name__}, expected a dict of bytes")
@@ -104,7 +104,7 @@ def fields_of(message: object, step: str, context: bytes) -> dict[str, bytes]:
     if message.get("step") != step.encode():
         raise AggregationError(f"{step} message: of another step")
     if message.get("context") != context:
-        raise AggregationError(f"{step} message: of another session, round or settings")
+        raise AggregationError(f"{step} message: of another session, round, order or settings")
     return {name: value for name, value in message.items() if name not in ("step", "context")}
 
 

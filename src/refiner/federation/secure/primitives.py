@@ -12,6 +12,7 @@ from refiner.errors import RefinerError
 from refiner.federation.secure.errors import AggregationError
 
 SECRET_BYTES = 32
+DIGEST_BYTES = 32
 SIGNATURE_BYTES = 64
 SHARE_BYTES = 52
 """Of a shared secret: 4 for its place, 3 × 16 for the secret and its padding."""
@@ -53,7 +54,8 @@ def digest(*parts: str | int | bytes) -> bytes:
     with extra():
         from cryptography.hazmat.primitives.hashes import SHA256, Hash
     hasher = Hash(SHA256())
-    hasher.update(pack(*parts))
+    for part in parts:  # one by one, as a part may be a whole model
+        hasher.update(pack(part))
     return hasher.finalize()
 
 

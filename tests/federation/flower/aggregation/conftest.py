@@ -67,8 +67,9 @@ class Federation:
     def folder(self, node: int) -> Path:
         return self.homes[node - 1001]
 
-    def order(self, round: int = 1) -> RecordDict:
-        return Order(round, "lenet", 10, 64, 1, 0.1).content(self.values, self.task.shapes)
+    def order(self, round: int = 1, lr: float = 0.1, scale: float = 1.0) -> RecordDict:
+        """What is asked for; the weights are `scale` times the model's."""
+        return Order(round, "lenet", 10, 64, 1, lr).content(scale * self.values, self.task.shapes)
 
     def exchange(
         self, round: int, contents: Mapping[int, RecordDict]

@@ -8,13 +8,16 @@ import pytest
 from flwr.app import Message, RecordDict
 
 from refiner.federation import Experiment, Training
+from refiner.federation.flower import client
 from refiner.federation.flower.aggregation import Ask, from_records
 from refiner.federation.flower.private import identity_in
 from refiner.federation.flower.study import write_clients
+from refiner.federation.flower.wire import order_digest
 from refiner.federation.secure import AggregationError, Identity
 
 RUN = 77
 TWO_OF_THREE = "secure:threshold=2,minimum=2"
+DIGEST = bytes(32)
 
 
 def assert_refused(reply: Message, kind: str, told: str, log: pytest.CaptureFixture[str]) -> None:
@@ -55,7 +58,7 @@ def test_a_round_is_not_played_again(federation: Any, capfd: pytest.CaptureFixtu
         assert_refused(
             made.again(step, 1001), "AggregationError", f"asked for {step}, its next step is done", capfd
         )
-    earlier = Ask("advertise", 1, (0, 1, 2), made.values.numel()).content()
+    earlier = Ask("advertise", 1, (0, 1, 2), made.values.numel(), DIGEST).content()
     assert_refused(made.ask(1001, earlier), "AggregationError", "has begun round 2 already", capfd)
     # Nothing secret is left of it, and a round of another training does not open the old ones again.
     held = json.loads((made.homes[0] / "aggregation.json").read_text())
@@ -82,9 +85,17 @@ def test_only_one_story_is_signed(federation: Any, capfd: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("ask", "kind", "told"),
     [
-        (Ask("advertise", 1, (0, 1), 10), "SettingError", "minimum = 3: a round of 2 clients would open a"),
-        (Ask("advertise", 1, (0, 1, 7), 10), "AggregationError", "no key of client 7 in identities.json"),
-        (Ask("advertise", 1, (1, 2, 3), 10), "SettingError", "client = 0: expected one of 1, 2, 3"),
+        (
+            Ask("advertise", 1, (0, 1), 10, DIGEST),
+            "SettingError",
+            "minimum = 3: a round of 2 clients would open a",
+        ),
+        (
+            Ask("advertise", 1, (0, 1, 7), 10, DIGEST),
+            "AggregationError",
+            "no key of client 7 in identities.json",
+        ),
+        (Ask("advertise", 1, (1, 2, 3), 10, DIGEST), "SettingError", "client = 0: expected one of 1, 2, 3"),
         (Ask("share", 1), "AggregationError", "this client is not in it"),
     ],
 )
@@ -108,25 +119,93 @@ def test_an_order_of_another_round_or_a_defence_that_fails_ends_it(
     federation: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     made = federation(aggregation=TWO_OF_THREE)
-
-    def older(step: str, node: int, content: RecordDict) -> RecordDict:
-        return RecordDict({**content, **made.order(2)}) if (step, node) == ("mask", 1001) else content
-
-    made.change = older
-    assert made.mean().clients == (1, 2)
-    assert "order: of round 2, asked for in round 1" in capfd.readouterr().err
+    # The same for all, and told in time: its batches are of another round all the same.
+    with pytest.raises(AggregationError, match=r"^mask: 0 of 3 clients answered"):
+        made.server.mean(1, [1001, 1002, 1003], made.order(2), made.values.numel(), {})
+    assert capfd.readouterr().err.count("order: of round 2, asked for in round 1") == 3
     assert_refused(made.again("mask", 1001), "AggregationError", "this client is not in it", capfd)
     own = made.homes[0] / "client.json"
     own.write_text(json.dumps(json.loads(own.read_text()) | {"defense": "refiner:input_range=(0,0.5)"}))
-    made.change = lambda step, node, content: content
     assert made.mean(2).clients == (1, 2)
     assert "x lies in" in capfd.readouterr().err
     assert_refused(made.again("mask", 1001), "AggregationError", "this client is not in it", capfd)
 
 
+# At this rate a move rounds to 0, and with all weights 0 it has nothing but the last bias: the sum would be
+# the move of the one client that got the true order.
+OTHERS = {"lr": {"lr": 1e-30}, "weights": {"scale": 0.0}}
+
+
+@pytest.mark.parametrize("deceived", [[1001], [1002, 1003, 1004]])
+@pytest.mark.parametrize("other", OTHERS)
+def test_no_sum_is_of_two_orders(
+    other: str,
+    deceived: list[int],
+    federation: Any,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, trained, honest = federation(clients=4), [], client.make_move
+    monkeypatch.setattr(client, "make_move", lambda *given: trained.append(given[2]) or honest(*given))
+
+    def deceive(step: str, node: int, content: RecordDict) -> RecordDict:
+        if step == "mask" and node in deceived:
+            return RecordDict({**content, **made.order(**OTHERS[other])})
+        return content
+
+    made.change = deceive
+    if len(deceived) > 1:
+        with pytest.raises(AggregationError, match=r"^mask: 1 of 4 clients answered, expected 3 or more$"):
+            made.mean()
+    else:
+        assert made.mean().clients == (1, 2, 3)
+    assert capfd.readouterr().err.count("order: its digest is ") == len(deceived)
+    # They did not even train, and are out.
+    assert not {made.folder(node) for node in deceived} & set(trained)
+    for node in deceived:
+        assert_refused(made.again("mask", node), "AggregationError", "this client is not in it", capfd)
+
+
+def test_two_orders_are_noticed_before_a_share_leaves(
+    federation: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made, ids, nodes = federation(clients=4), (0, 1, 2, 3), (1001, 1002, 1003, 1004)
+    told = {node: order_digest(made.order(lr=0.1 if node == 1001 else 1e-30)) for node in nodes}
+
+    def shared(round: int, among: tuple[int, ...], node: int) -> Message:
+        """The answer of a node that is shown the keys of some, as if they were for the order it knows."""
+        ask = {to: Ask("advertise", round, ids, made.values.numel(), told[to]).content() for to in among}
+        adverts = {to: from_records(made.ask(to, content).content) for to, content in ask.items()}
+        keys = {f"advert:{to - 1001}": each["advert"] for to, each in adverts.items()}
+        message = {"step": b"share", "context": adverts[node]["context"], **keys}
+        return made.ask(node, Ask("share", round).content(message))
+
+    for round, node in enumerate(nodes, start=1):
+        unsigned = f"advert of client {1 if node == 1001 else 0}: not signed by it for this round"
+        assert_refused(shared(round, nodes, node), "AggregationError", unsigned, capfd)
+    assert_refused(shared(5, (1001,), 1001), "AggregationError", "adverts: 1, expected 3 or more", capfd)
+    # Those of one order are enough, but the sum is of them all.
+    assert shared(6, nodes[1:], 1002).has_content()
+
+
+def test_who_was_told_of_another_order_is_in_no_sum(federation: Any) -> None:
+    made = federation(clients=4)
+
+    def deceive(step: str, node: int, content: RecordDict) -> RecordDict:
+        if (step, node) == ("advertise", 1001):
+            return Ask("advertise", 1, (0, 1, 2, 3), made.values.numel(), DIGEST).content()
+        return content
+
+    made.change = deceive
+    opened = made.mean()
+    assert opened.clients == (1, 2, 3)
+    assert float((opened.mean - made.plain_mean(made.homes[1:])).abs().max()) < 1e-8
+    assert made.rejected == {1001: "advertise message: of another session, round, order or settings"}
+
+
 def test_one_step_at_a_time(federation: Any, capfd: pytest.CaptureFixture[str]) -> None:
     made = federation()
-    ask = Ask("advertise", 1, (0, 1, 2), 10).content()
+    ask = Ask("advertise", 1, (0, 1, 2), 10, DIGEST).content()
     with (made.homes[0] / "aggregation.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert_refused(made.ask(1001, ask), "AggregationError", "another step of this client is", capfd)
@@ -150,5 +229,5 @@ def test_folders_that_are_refused(federation: Any, capfd: pytest.CaptureFixture[
     (home / "identities.json").write_text("[]")
     assert_refused(made.ask(1001, hello), "DataError", "expected the clients' public keys as JSON", capfd)
     (made.homes[1] / "aggregation.json").write_text("{")
-    ask = Ask("advertise", 1, (0, 1, 2), 10).content()
+    ask = Ask("advertise", 1, (0, 1, 2), 10, DIGEST).content()
     assert_refused(made.ask(1002, ask), "DataError", "unreadable; delete it once no training", capfd)
