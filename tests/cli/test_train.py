@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from refiner.cli import app
@@ -54,3 +56,29 @@ def test_wrong_options(options: list[str], told: str, tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert told in result.output
     assert len(result.output.strip().splitlines()) == 1
+
+
+def test_pictures_of_several_sizes(tmp_path: Path) -> None:
+    for number in range(10):
+        place = tmp_path / "zoo" / "ab"[number % 2] / f"{number}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((16 + number, 20, 3), number, np.uint8)).save(place)
+    wanted = [*SHORT, "--data", f"folder:{tmp_path / 'zoo'}", "--out", str(tmp_path / "out")]
+    told = CliRunner().invoke(app, wanted)
+    assert told.exit_code == 2 and "set --size to make them equal" in told.output
+    assert CliRunner().invoke(app, [*wanted, "--size", "16"]).exit_code == 0
+    told = CliRunner().invoke(app, [*wanted, "--size", "20", "--resume"])
+    assert told.exit_code == 2 and "made with another size" in told.output
+    told = CliRunner().invoke(app, [*SHORT, "--size", "16", "--out", str(tmp_path / "other")])
+    assert "--size = 16: goes with folder:PATH, npz:PATH and parquet:PATH only" in told.output
+
+
+def test_a_test_split_that_does_not_fit_ends_it_before_the_first_round(tmp_path: Path) -> None:
+    pixels = np.zeros((8, 8, 8, 3), np.uint8)
+    held = {"train_images": pixels, "train_labels": np.arange(8) % 2}
+    np.savez(tmp_path / "a.npz", **held, test_images=pixels, test_labels=np.arange(8))
+    wanted = [*SHORT, "--data", f"npz:{tmp_path / 'a.npz'}", "--out", str(tmp_path / "out")]
+    told = CliRunner().invoke(app, wanted)
+    assert told.exit_code == 2
+    assert told.output.endswith("a.npz: test holds the label 7, expected labels in [0, 1] as in train\n")
+    assert not (tmp_path / "out").exists()

@@ -45,6 +45,41 @@ def test_folders_of_splits(tmp_path: Path, sample_pixels: Pixels) -> None:
     assert open_data(f"folder:{tmp_path}").class_names == ("bus", "test", "train")
 
 
+@pytest.mark.parametrize("name", ["val", "valid", "validation"])
+def test_a_validation_split_is_no_class(name: str, tmp_path: Path, sample_pixels: Pixels) -> None:
+    names = [f"{split}/{label}/0.png" for split in ("train", name) for label in "ab"]
+    saved(sample_pixels, *(tmp_path / place for place in names))
+    data = open_data(f"folder:{tmp_path}")
+    assert (data.split, data.class_names, len(data)) == ("train", ("a", "b"), 2)
+    assert torch.equal(open_data(f"folder:{tmp_path}", name).images, torch.from_numpy(sample_pixels[2:4]))
+
+
+def test_a_class_has_one_number_in_all_splits(tmp_path: Path, sample_pixels: Pixels) -> None:
+    names = ["train/cat/0.png", "train/dog/1.png", "train/fox/2.png", "test/fox/3.png", "val/emu/4.png"]
+    saved(sample_pixels, *(tmp_path / name for name in names))
+    told = {split: open_data(f"folder:{tmp_path}", split) for split in ("train", "test", "val")}
+    assert {data.class_names for data in told.values()} == {("cat", "dog", "emu", "fox")}
+    labels = {split: data.labels.tolist() for split, data in told.items()}
+    assert labels == {"train": [0, 1, 3], "test": [3], "val": [2]}
+
+
+def test_classes_in_an_order_of_one_s_own(tmp_path: Path, sample_pixels: Pixels) -> None:
+    saved(sample_pixels, *(tmp_path / name for name in ("dog/0.png", "fox/1.png", "fox/2.png")))
+    data = open_data(f"folder:{tmp_path}", classes=["fox", "cat", "dog"])
+    assert data.labels.tolist() == [2, 0, 0] and data.class_names == ("fox", "cat", "dog")
+    with pytest.raises(DataError, match=r"fox: not one of the classes cat, dog$"):
+        open_data(f"folder:{tmp_path}", classes=["cat", "dog"])
+    saved(sample_pixels, tmp_path / "3.png")
+    with pytest.raises(DataError, match=r"no classes, expected its pictures in folders, one a class$"):
+        open_data(f"folder:{tmp_path}", classes=["dog", "fox"])
+
+
+def test_one_folder_is_enough_where_all_classes_are_told(tmp_path: Path, sample_pixels: Pixels) -> None:
+    saved(sample_pixels, tmp_path / "fox" / "0.png")
+    data = open_data(f"folder:{tmp_path}", classes=["cat", "fox"])
+    assert data.labels.tolist() == [1] and data.classes == 2
+
+
 def test_pictures_of_several_sizes_need_a_size(tmp_path: Path, sample_pixels: Pixels) -> None:
     saved(sample_pixels, tmp_path / "a" / "0.png")
     saved(sample_pixels[:, :, :20], tmp_path / "b" / "1.png")
@@ -106,7 +141,14 @@ def test_arrays_of_splits(tmp_path: Path, sample_pixels: Pixels) -> None:
             {"x": np.zeros((2, 4, 4, 3), np.uint8), "y": np.zeros(3, int)},
             r"labels are int64 \[3\], expected 2 integers",
         ),
-        ({"x": np.zeros((2, 4, 4, 3), np.uint8), "y": np.array([-1, 0])}, "expected 2 integers ≥ 0"),
+        (
+            {"x": np.zeros((2, 4, 4, 3), np.uint8), "y": np.array([-1, 0])},
+            "labels = -1: expected integers in",
+        ),
+        (
+            {"x": np.zeros((2, 4, 4, 3), np.uint8), "y": np.array([0, 10**12])},
+            r"a\.npz: labels = 1000000000000: expected integers in \[0, 32767\]",
+        ),
         ({"x": np.zeros((2, 4, 4, 3), np.uint8), "y": np.zeros(2)}, "labels are float64"),
     ],
 )

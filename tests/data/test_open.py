@@ -58,6 +58,23 @@ def test_wrong_words(name: str, split: str | None, size: int | None, told: str) 
     assert str(error.value) == told
 
 
+@pytest.mark.parametrize(
+    ("name", "classes", "told"),
+    [
+        ("sample", ["a", "b"], "classes: goes with folder:PATH only"),
+        ("npz:absent.npz", ["a", "b"], "classes: goes with folder:PATH only"),
+        ("folder:absent", ["a"], "classes = ['a']: expected two or more names, no two alike"),
+        ("folder:absent", ["a", "a"], "classes = ['a', 'a']: expected two or more names, no two alike"),
+        ("folder:absent", "ab", "classes = 'ab': expected two or more names, no two alike"),
+        ("folder:absent", ["a", 1], "classes = ['a', 1]: expected two or more names, no two alike"),
+    ],
+)
+def test_wrong_classes(name: str, classes: list[str], told: str) -> None:
+    with pytest.raises(RefinerError) as error:
+        open_data(name, classes=classes)
+    assert str(error.value) == told
+
+
 def test_the_first_split_that_is_there_and_a_short_name(tmp_path: Path) -> None:
     pixels = np.zeros((2, 28, 28, 3), np.uint8)
     np.savez(tmp_path / "pathmnist_part.npz", test_images=pixels, test_labels=np.array([1, 2]))

@@ -67,8 +67,63 @@ def test_a_folder_of_shards(tmp_path: Path, sample_pixels: Pixels) -> None:
         ("test-00000-of-00001", slice(4, 6)),
     ):
         write(tmp_path / f"{name}.parquet", {"image": held[cut], "label": [0, 1]})
-    assert torch.equal(open_data(f"parquet:{tmp_path}", "train").images, torch.from_numpy(sample_pixels[:4]))
+    for split in ("train", None):
+        data = open_data(f"parquet:{tmp_path}", split)
+        assert data.split == "train" and torch.equal(data.images, torch.from_numpy(sample_pixels[:4]))
     assert len(open_data(f"parquet:{tmp_path}", "test")) == 2
+
+
+@needs_arrow
+@pytest.mark.parametrize(
+    ("names", "split", "rows"),
+    [
+        (("test.parquet", "train.parquet"), "train", 1),
+        (("extra-0.parquet", "train-0.parquet", "train-1.parquet"), "train", 2),
+        (("test-0.parquet", "validation-0.parquet"), "validation", 1),
+        (("cats-0.parquet", "dogs-0.parquet"), "all", 2),
+        (("0000.parquet", "0001.parquet"), "all", 2),
+    ],
+)
+def test_which_files_are_meant_where_no_split_is_named(
+    names: tuple[str, ...], split: str, rows: int, tmp_path: Path, sample_pixels: Pixels
+) -> None:
+    for name in names:
+        write(tmp_path / name, {"image": encoded(sample_pixels[:1]), "label": [0]})
+    data = open_data(f"parquet:{tmp_path}")
+    assert (data.split, len(data)) == (split, rows)
+
+
+@needs_arrow
+def test_files_without_rows(tmp_path: Path, sample_pixels: Pixels) -> None:
+    import pyarrow as arrow
+
+    empty = {"image": arrow.array([], arrow.binary()), "label": arrow.array([], arrow.int64())}
+    file = write(tmp_path / "train-0.parquet", empty)
+    with pytest.raises(DataError) as told:
+        open_data(f"parquet:{file}")
+    assert str(told.value) == f"{file}: holds no rows"
+    write(tmp_path / "train-1.parquet", {"image": [], "label": []})
+    with pytest.raises(DataError) as told:
+        open_data(f"parquet:{tmp_path}")
+    assert str(told.value) == f"{tmp_path}: none of 2 files holds a row"
+    # A shard may be empty where others are not.
+    write(tmp_path / "train-2.parquet", {"image": encoded(sample_pixels[:2]), "label": [0, 1]})
+    assert len(open_data(f"parquet:{tmp_path}")) == 2
+
+
+@needs_arrow
+def test_a_label_that_is_no_class_is_named_with_its_file(tmp_path: Path, sample_pixels: Pixels) -> None:
+    held = encoded(sample_pixels[:2])
+    write(tmp_path / "train-0.parquet", {"image": held, "label": [0, 1]})
+    file = write(tmp_path / "train-1.parquet", {"image": held, "label": [0, 10**12]})
+    with pytest.raises(DataError) as told:
+        open_data(f"parquet:{tmp_path}")
+    assert str(told.value) == f"{file}: labels = {10**12}: expected integers in [0, 32767]"
+
+
+def test_a_folder_without_files(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"^{tmp_path}: no .parquet files"):
+        open_data(f"parquet:{tmp_path}")
 
 
 @needs_arrow

@@ -74,6 +74,18 @@ def test_results_without_a_checkpoint_are_not_overwritten(
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == dict.fromkeys(names, "{}")
 
 
+def test_a_training_from_before_there_was_a_size_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Experiment.settings
+    with monkeypatch.context() as patch:
+        patch.setattr(Experiment, "settings", lambda e: {k: v for k, v in own(e).items() if k != "size"})
+        run_experiment(SHORT, tmp_path)
+    longer = replace(SHORT, training=replace(SHORT.training, rounds=6))
+    assert own(longer)["size"] is None
+    assert run_experiment(longer, tmp_path, resume=True).curve[-1][0] == 6
+
+
 def test_a_log_that_is_lost_or_older_than_the_training(tmp_path: Path) -> None:
     outcome = run_experiment(SHORT, tmp_path)
     log = tmp_path / "log.jsonl"

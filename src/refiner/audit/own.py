@@ -5,19 +5,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from refiner import checks
 from refiner.data import folder_classes, read_folder, read_images
 from refiner.data.decode import load_arrays
-from refiner.errors import DataError
+from refiner.data.labels import checked_labels
 
 # Where nothing tells the labels.
 _CLASSES = 10
-# The model has a row for every label up to the highest: one that is no class must not fill the memory.
-_HIGHEST = 32_767
 
 
 class Pictures(NamedTuple):
@@ -58,14 +55,7 @@ def own_pictures(path: Path, size: int | None = None, seed: int = 0) -> Pictures
     found = next((arrays[key] for key in ("labels", "y") if key in arrays), None)
     if found is None:
         return _drawn(images, names, path, seed)
-    if found.dtype.kind not in "iu" or found.size != len(images):
-        raise DataError(
-            f"{path}: labels are {found.dtype} {list(found.shape)}, expected {len(images)} integers ≥ 0"
-        )
-    for value in (int(found.min()), int(found.max())):
-        if not 0 <= value <= _HIGHEST:
-            raise DataError(f"{path}: labels = {value}: expected integers in [0, {_HIGHEST}]")
-    labels = torch.from_numpy(found.reshape(-1).astype(np.int64))
+    labels = torch.from_numpy(checked_labels(found, len(images), str(path)))
     return Pictures(images, labels, names, max(2, int(labels.max()) + 1), path.name)
 
 

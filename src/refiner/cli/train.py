@@ -8,7 +8,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from refiner import checks
-from refiner.cli.common import Device, Rate, console, one_line_errors, progress_bar, to_device
+from refiner.cli.common import Device, Rate, Size, console, one_line_errors, progress_bar, to_device
 from refiner.errors import SettingError
 from refiner.federation import SERVERS, Experiment, Training, run_experiment
 from refiner.federation.reference import read_reference
@@ -23,6 +23,7 @@ def train(
     data: Annotated[
         str, typer.Option(help="sample, a source of `refiner data list`, folder:, npz: or parquet:PATH.")
     ] = "sample",
+    size: Size = None,
     model: Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}.")] = "lenet",
     defense: Annotated[
         str, typer.Option(help="NAME or NAME:setting=value,… of `refiner defenses`.")
@@ -69,6 +70,7 @@ def train(
         where = to_device(device)
         experiment = Experiment(
             data=data,
+            size=size,
             model=model,
             defense=defense,
             partition=partition,

@@ -1,6 +1,7 @@
 """A user's own data, read where they lie: `folder:PATH`, `npz:PATH`, `parquet:PATH`."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,21 +9,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from refiner.checks import choice
-from refiner.data.classes import folder_classes
+from refiner.data.classes import class_names, folder_classes
 from refiner.data.decode import load_arrays
 from refiner.data.form import Data
 from refiner.data.images import picture_files, stacked
+from refiner.data.labels import checked_labels
 from refiner.data.parquet import read_parquet
 from refiner.data.readers.pixels import in_blocks, pixels_of, scaled
+from refiner.data.splits import ALL, SPLITS, chosen_split
 from refiner.errors import DataError
 
-_SPLITS = ("train", "val", "test")
-ALL = "all"
 
+def open_folder(
+    path: Path, split: str | None = None, size: int | None = None, classes: Sequence[str] | None = None
+) -> Data:
+    """Pictures in class folders; with folders such as `train` and `test` around them, one of these.
 
-def open_folder(path: Path, split: str | None = None, size: int | None = None) -> Data:
-    """Pictures in class folders; with `train`, `val` or `test` folders around them, one of these.
+    A class has one number in all splits: its place among the names in any of them, or in `classes`.
 
     >>> open_folder(Path("absent"))
     Traceback (most recent call last):
@@ -30,16 +33,17 @@ def open_folder(path: Path, split: str | None = None, size: int | None = None) -
     """
     if not path.is_dir():
         raise DataError(f"{path}: no such folder")
-    inside = {inner.name for inner in path.iterdir() if inner.is_dir() and inner.name[0] != "."}
+    inside = class_names(path)
     # Only where there is nothing else: a class may be called train.
-    inner = [name for name in _SPLITS if name in inside] if inside <= set(_SPLITS) else []
-    chosen, folder = _chosen(split, inner), path
-    if chosen != ALL:
-        folder = path / chosen
+    inner = [name for name in SPLITS if name in inside] if set(inside) <= set(SPLITS) else []
+    chosen = chosen_split(split, inner)
+    folder = path if chosen == ALL else path / chosen
     files = picture_files(folder)
-    told = folder_classes(folder, files)
+    every = class_names(*(path / name for name in inner)) if inner else inside
+    told = folder_classes(folder, files, every if classes is None else classes)
     if told is None:
-        raise DataError(f"{folder}: no classes, expected its pictures in two or more folders, one a class")
+        folders = "two or more folders" if classes is None else "folders"
+        raise DataError(f"{folder}: no classes, expected its pictures in {folders}, one a class")
     names, labels = told
     blocks = list(in_blocks(map(str, files), lambda name: pixels_of(folder / name, str(folder / name), size)))
     return Data(torch.from_numpy(np.concatenate(blocks)), labels, len(names), f"folder:{path}", chosen, names)
@@ -55,8 +59,7 @@ def open_npz(path: Path, split: str | None = None, size: int | None = None) -> D
     refiner.errors.DataError: absent.npz: no such file
     """
     arrays = load_arrays(path)
-    inner = [name for name in _SPLITS if f"{name}_images" in arrays]
-    chosen = _chosen(split, inner)
+    chosen = chosen_split(split, [name for name in SPLITS if f"{name}_images" in arrays])
     prefix = "" if chosen == ALL else f"{chosen}_"
     images = stacked(arrays, path, [f"{prefix}{name}" for name in ("images", "x")])
     found = next((arrays[key] for name in ("labels", "label", "y") if (key := prefix + name) in arrays), None)
@@ -66,33 +69,32 @@ def open_npz(path: Path, split: str | None = None, size: int | None = None) -> D
 
 
 def open_parquet(path: Path, split: str | None = None, size: int | None = None) -> Data:
-    """Encoded images and labels of a `.parquet` file, or of a folder of `train-….parquet` and so on."""
-    files = [path]
-    chosen = ALL
+    """Encoded images and labels of a `.parquet` file, or of a folder of `train-….parquet` and so on.
+
+    Files whose names begin with no split are all meant.
+
+    >>> open_parquet(Path("absent.parquet"))
+    Traceback (most recent call last):
+    refiner.errors.DataError: absent.parquet: no such file
+    """
+    held = {path: ""}
     if path.is_dir():
-        held = sorted(path.glob("*.parquet"))
-        prefixes = list(dict.fromkeys(file.name.partition("-")[0] for file in held if "-" in file.name))
-        chosen = _chosen(split, prefixes)
-        files = [file for file in held if chosen in (ALL, file.name.partition("-")[0])]
-    else:
-        _chosen(split, [])
+        held = {file: re.split("[-._]", file.name)[0] for file in sorted(path.glob("*.parquet"))}
+        if not held:
+            raise DataError(f"{path}: no .parquet files")
+    inner = list(dict.fromkeys(held.values())) if set(SPLITS) & set(held.values()) else []
+    chosen = chosen_split(split, inner)
+    files = [file for file, own in held.items() if chosen in (ALL, own)]
     images, labels, names = read_parquet(files, size)
     return _data(images, labels, f"parquet:{path}", chosen, None, names)
 
 
-OPENERS: dict[str, Callable[[Path, str | None, int | None], Data]] = {
+OPENERS: dict[str, Callable[..., Data]] = {
     "folder": open_folder,
     "npz": open_npz,
     "parquet": open_parquet,
 }
 """Each by what stands before the colon."""
-
-
-def _chosen(split: str | None, inner: list[str]) -> str:
-    """The split that is asked for; without one the first of those that are there, or all."""
-    if split is None:
-        return inner[0] if inner else ALL
-    return choice("split", split, inner or [ALL])
 
 
 def _pixels(images: NDArray[Any]) -> NDArray[np.uint8]:
@@ -109,11 +111,7 @@ def _data(
     size: int | None,
     names: tuple[str, ...] = (),
 ) -> Data:
-    if found.dtype.kind not in "iu" or found.size != len(images) or (found.size and found.min() < 0):
-        raise DataError(
-            f"{name}: labels are {found.dtype} {list(found.shape)}, expected {len(images)} integers ≥ 0"
-        )
-    labels = found.reshape(-1).astype(np.int64)
+    labels = checked_labels(found, len(images), name)
     pixels = torch.from_numpy(images)
     if size is not None and images.shape[2:] != (size, size):
         pixels = torch.from_numpy(np.stack([scaled(image, size) for image in images]))

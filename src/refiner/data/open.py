@@ -1,10 +1,12 @@
 """Data by name: what a command or a study calls them, opened in the one form that data have in memory."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from refiner.checks import choice, integer, nearest
 from refiner.data.cache import Record, data_folder, read_record
 from refiner.data.catalogue import find
+from refiner.data.classes import checked_classes
 from refiner.data.direct import OPENERS
 from refiner.data.form import Data
 from refiner.data.sample import load_sample
@@ -12,11 +14,13 @@ from refiner.data.store import Progress, open_stored, verify_data
 from refiner.errors import DataError
 
 
-def open_data(name: str, split: str | None = None, *, size: int | None = None) -> Data:
+def open_data(
+    name: str, split: str | None = None, *, size: int | None = None, classes: Sequence[str] | None = None
+) -> Data:
     """A source by name: `sample`, one of `SOURCES` from the cache, `folder:PATH`, `npz:PATH`, `parquet:PATH`.
 
     Without a `split` it is `train`, or else the first that is there. `size` brings the pictures of one's own
-    to that side; named sources have theirs.
+    to that side; named sources have theirs. `classes` gives the folders of `folder:PATH` their numbers.
 
     >>> data = open_data("sample")
     >>> data.images.shape, data.images.dtype, data.classes, data.split
@@ -26,13 +30,16 @@ def open_data(name: str, split: str | None = None, *, size: int | None = None) -
     refiner.errors.DataError: data = 'cifr10': unknown; did you mean 'cifar10'? Known: sample, cifar10, ...
     """
     kind, colon, path = name.partition(":")
+    own_classes = {} if classes is None else {"classes": checked_classes(classes)}
+    if own_classes and kind != "folder":
+        raise DataError("classes: goes with folder:PATH only")
     if colon:
         if kind not in OPENERS:
             raise nearest(kind, list(OPENERS), "data")
         if not path:
             raise DataError(f"data = {name!r}: expected {kind}:PATH")
         side = None if size is None else integer("size", size, 1)
-        return OPENERS[kind](Path(path).expanduser(), split, side)
+        return OPENERS[kind](Path(path).expanduser(), split, side, **own_classes)
     if size is not None:
         raise DataError(f"size = {size}: goes with folder:PATH, npz:PATH and parquet:PATH only")
     if name == "sample":

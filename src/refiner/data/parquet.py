@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refiner.data.labels import checked_labels
 from refiner.data.readers.pixels import in_blocks, pixels_of
 from refiner.errors import DataError
 
@@ -18,7 +19,7 @@ _LABELS = ("label", "labels", "fine_label")
 
 def read_parquet(
     files: Sequence[Path], size: int | None = None
-) -> tuple[NDArray[np.uint8], NDArray[Any], tuple[str, ...]]:
+) -> tuple[NDArray[np.uint8], NDArray[np.int64], tuple[str, ...]]:
     """Images uint8 [N, 3, H, W], labels [N] and the names of the classes, if the file tells them.
 
     The column `image` or `img` holds encoded images, as bytes or as {bytes, path}.
@@ -38,20 +39,27 @@ def read_parquet(
     except ImportError:
         raise DataError("parquet: needs pyarrow: pip install 'refiner[parquet]'") from None
     blocks: list[NDArray[np.uint8]] = []
-    labels: list[NDArray[Any]] = []
+    labels: list[NDArray[np.int64]] = []
     names: tuple[str, ...] = ()
     try:
         for file in files:
             with parquet.ParquetFile(file) as table:
                 picture, label = _columns(table, file)
                 names = _class_names(table, label)
+                rows = table.metadata.num_rows
+                if not rows:
+                    continue
                 found = table.read([label]).column(label)
                 if found.null_count or not arrow.types.is_integer(found.type):
                     raise DataError(f"{file}: '{label}' is {found.type}, expected integers and none missing")
-                labels.append(found.to_numpy())
+                labels.append(checked_labels(found.to_numpy(), rows, str(file)))
                 blocks += _pictures(dict(_rows(table, picture, file)), size)
     except (arrow.ArrowException, OSError) as error:
         raise DataError(f"{file}: can't be read ({' '.join(str(error).split())[:120]})") from error
+    if not blocks and len(files) == 1:
+        raise DataError(f"{file}: holds no rows")
+    if not blocks:
+        raise DataError(f"{file.parent}: none of {len(files)} files holds a row")
     shapes = {block.shape[1:] for block in blocks}
     if len(shapes) != 1:
         raise DataError(f"{files[0].parent}: pictures of several sizes; set size to make them equal")

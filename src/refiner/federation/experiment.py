@@ -45,6 +45,8 @@ class Experiment:
     patience: int | None = None
     """End after so many tests in a row that were no better than the best before; None never does."""
     training: Training = field(default_factory=Training)
+    size: int | None = None
+    """The side to which pictures of one's own are brought; None leaves them as they are."""
 
     def settings(self) -> dict[str, Any]:
         """What makes it this experiment; a longer one goes on from a shorter one."""
@@ -107,7 +109,7 @@ def run_experiment(
     check_folder(keeping, resume, experiment.training.rounds)
     clients_of = clients_of or clients_here(experiment)
     server = make_server(experiment.server)
-    data, test = train_and_test(experiment.data)
+    data, test = train_and_test(experiment.data, size=experiment.size)
     torch.manual_seed(derived(experiment.training.seed or 0, "model"))
     model = build(experiment.model, classes=data.classes, input_shape=tuple(data.images.shape[1:]))
     task = Task(model.to(device), example=torch.zeros(1, *data.images.shape[1:], device=device))

@@ -10,7 +10,7 @@ from refiner.errors import DataError, SettingError
 from refiner.federation.experiment import Experiment, Outcome
 from refiner.federation.training import Curve
 
-_SAME = ("data", "model")
+_SAME = ("data", "size", "model")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import builtins
 import os
 import pickle
 import pickletools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -100,6 +101,44 @@ def test_deep_nesting_and_a_huge_memo_are_refused() -> None:
         read_batch(b"\x80\x02N" + b"q\x00" * 2_000_000 + b".", "a")
     with pytest.raises(DataError, match="a list within a list"):
         read_batch(pickle.dumps({"labels": [[1]]}), "a")
+
+
+# A pair of itself, sixty times: 2⁶⁰ values for whoever walks it, in 300 bytes.
+WIDE = b"K\x01" + b"q\x00h\x00\x86" * 60
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"cnumpy\ndtype\n" + WIDE + b"\x85R.", r"an array of another kind \(dtype of tuple\)"),
+        (b"cnumpy\ndtype\n" + WIDE + b"R.", r"an array of another kind \(dtype of tuple, tuple\)"),
+        (b"c_codecs\nencode\n" + WIDE + b"U\x06latin1\x86R.", r"\(encode of tuple, str\)"),
+        (b"c_codecs\nencode\nU\x01a" + WIDE + b"\x86R.", r"\(encode of str, tuple\)"),
+        (b"cnumpy.core.multiarray\n_reconstruct\n" + WIDE + b"\x85R.", r"\(reconstruct of tuple\)"),
+        (b"}" + WIDE + b"K\x01s.", "a tuple as a key"),
+        (b"}(" + WIDE + b"K\x01u.", "a tuple as a key"),
+        (b"U\x05numpy" + WIDE + b"\x93.", "a tuple in place of a name"),
+        (WIDE + b"U\x05dtype\x93.", "a tuple in place of a name"),
+        (
+            b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n\x85R(K\x01"
+            + WIDE
+            + b"cnumpy\ndtype\nU\x02u1\x85R\x89U\x01atb.",
+            "an array whose shape is no integers",
+        ),
+    ],
+)
+def test_shared_tuples_are_never_walked(content: bytes, told: str) -> None:
+    began = time.perf_counter()
+    with pytest.raises(DataError, match=f"^a: holds .*{told}") as error:
+        read_batch(b"\x80\x02" + content, "a")
+    assert time.perf_counter() - began < 1
+    assert len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize("key", [1, None, ("a",), True])
+def test_keys_are_text(key: object) -> None:
+    with pytest.raises(DataError, match=r"^a: holds "):
+        read_batch(pickle.dumps({key: [1]}, 2), "a")
 
 
 @pytest.mark.parametrize(

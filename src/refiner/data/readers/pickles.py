@@ -1,6 +1,7 @@
 """CIFAR's batches without `pickle`: their opcodes are read here, and what is no batch is refused by name.
 
-Nothing that a file names is looked up or called: a name is compared with the few that an array needs.
+Nothing that a file names is looked up or called: a name is compared with the few that an array needs. Nor is
+a container ever printed, hashed or walked: a few bytes can make one of 2⁶⁰ values, each a pair of the last.
 """
 
 import pickletools
@@ -17,6 +18,7 @@ _CONTAINERS = 64
 _VALUES = 200_000  # on the stack, or remembered: CIFAR-100 has 50,000 file names
 _STEPS = 2_000_000
 _DTYPES = ("u1", "i1", "i2", "i4", "i8")
+_LATIN = ("latin1", "latin-1")
 
 _RECONSTRUCT, _NDARRAY, _DTYPE, _ENCODE = "reconstruct", "ndarray", "dtype", "encode"
 _NAMES = {
@@ -137,7 +139,7 @@ class _Machine:
             "SETITEM": lambda _: self.set_items([pop(), pop()][::-1]),
             "SETITEMS": lambda _: self.set_items(since_mark()),
             "GLOBAL": lambda named: self.name_it(*named.split(" ", 1)),
-            "STACK_GLOBAL": lambda _: self.name_it(*[str(pop()), str(pop())][::-1]),
+            "STACK_GLOBAL": lambda _: self.name_it(*[pop(), pop()][::-1]),
             "REDUCE": lambda _: self.make(*(pop(), pop())[::-1]),
             "BUILD": lambda _: self.build(pop(), self.stack[-1]),
             "STOP": lambda _: self.end(pop()),
@@ -187,9 +189,15 @@ class _Machine:
         keys, values = pairs[::2], pairs[1::2]
         if not isinstance(target, dict) or any(isinstance(value, dict | tuple) for value in values):
             raise self.wrong("a dict within a dict")
+        for key in keys:
+            if type(key) not in (str, bytes):
+                raise self.wrong(f"a {type(key).__name__} as a key")
         target.update(zip(keys, values, strict=True))
 
-    def name_it(self, module: str, attribute: str) -> None:
+    def name_it(self, module: object, attribute: object) -> None:
+        if not isinstance(module, str) or not isinstance(attribute, str):
+            other = attribute if isinstance(module, str) else module
+            raise self.wrong(f"a {type(other).__name__} in place of a name")
         known = _NAMES.get((module, attribute))
         if known is None:
             shown = f"{module}.{attribute}"[:80]
@@ -199,13 +207,15 @@ class _Machine:
     def make(self, called: object, arguments: object) -> None:
         if not isinstance(called, _Name) or not isinstance(arguments, tuple):
             raise self.wrong("a call of something that is no name")
-        if called == _RECONSTRUCT and arguments[:1] == (_Name(_NDARRAY),):
+        first, second = (*arguments[:2], None, None)[:2]
+        if called == _RECONSTRUCT and isinstance(first, _Name) and first == _NDARRAY:
             return self.push(_Array())
-        if called == _DTYPE and str(arguments[0]) in _DTYPES:
-            return self.push(_Dtype(str(arguments[0])))
-        if called == _ENCODE and len(arguments) == 2 and arguments[1] in ("latin1", "latin-1"):
-            return self.push(str(arguments[0]).encode("latin-1"))
-        raise self.wrong(f"an array of another kind ({called} of {str(arguments)[:60]})")
+        if called == _DTYPE and type(first) is str and first in _DTYPES:
+            return self.push(_Dtype(first))
+        if called == _ENCODE and type(first) is str and type(second) is str and second in _LATIN:
+            return self.push(first.encode("latin-1"))
+        kinds = ", ".join(type(value).__name__ for value in arguments[:3])
+        raise self.wrong(f"an array of another kind ({called} of {kinds})")
 
     def build(self, state: object, target: object) -> None:
         if isinstance(target, _Dtype) and isinstance(state, tuple) and state[1] in ("|", "<", ">"):
@@ -215,6 +225,8 @@ class _Machine:
             content = raw.encode("latin-1") if isinstance(raw, str) else raw
             if not isinstance(dtype, _Dtype) or not isinstance(content, bytes):
                 raise self.wrong("an array of another kind than integers")
+            if not isinstance(shape, tuple) or any(type(side) is not int for side in shape):
+                raise self.wrong("an array whose shape is no integers")
             # A single byte has no order.
             values = np.frombuffer(content, dtype.order.replace("|", "=") + dtype.code)
             target.value = values.reshape(shape, order="F" if by_column else "C")

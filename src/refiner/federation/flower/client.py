@@ -20,11 +20,12 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.core.task import Task
-from refiner.data.holdout import train_and_test
+from refiner.data.classes import checked_classes
 from refiner.data.partition import make_partition
 from refiner.defenses import make_defense
 from refiner.errors import DataError
 from refiner.federation.flower.aggregation import Secure, make_aggregation, session_of
+from refiner.federation.flower.own_data import client_data
 from refiner.federation.flower.private import folder_of, remember, remembered, secret_in
 from refiner.federation.flower.secure_client import Member
 from refiner.federation.flower.wire import Order, Shapes, answer, from_arrays
@@ -51,6 +52,10 @@ class ClientSettings:
     data: str
     defense: str
     """There is no default: a client without a defence says so with "none"."""
+    size: int | None = None
+    """The side to which pictures of one's own are brought: that of the server's."""
+    classes: Sequence[str] | None = None
+    """The names of the server's classes in its order, by which the folders of `folder:PATH` are numbered."""
     clients: int = 1
     """For a study that parts one source among several; a client of its own has all of its data."""
     client: int = 0
@@ -66,6 +71,10 @@ class ClientSettings:
         for name in ("data", "defense", "partition"):
             if not isinstance(getattr(self, name), str):
                 raise checks.wrong(name, getattr(self, name), "text")
+        if self.size is not None:
+            checks.integer("size", self.size, 1)
+        if self.classes is not None:
+            checked_classes(self.classes)
         checks.integer("clients", self.clients, 1)
         checks.integer("client", self.client, 0, self.clients - 1)
         if self.seed is not None:
@@ -93,7 +102,13 @@ def make_move(
     order: Order, content: RecordDict, folder: Path, settings: ClientSettings
 ) -> tuple[Tensor, Shapes, int]:
     """A client's move `[N]`, the shapes of its parts, and of how many samples it is."""
-    data, _ = train_and_test(settings.data)
+    data = client_data(
+        settings.data,
+        order.classes,
+        study=settings.clients > 1 or settings.seed is not None,
+        size=settings.size,
+        classes=settings.classes,
+    )
     parts = make_partition(settings.partition, data.labels, settings.clients, settings.seed or 0)
     secret = secret_in(folder) if settings.seed is None else None
     model = build(order.model, classes=order.classes, input_shape=tuple(data.images.shape[1:]))

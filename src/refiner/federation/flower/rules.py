@@ -30,6 +30,8 @@ class Rules:
     """Folder on the server's machine for weights, log, settings and outcome."""
     data: str = "sample"
     """On which the server tests; its training part gives the shape of the model."""
+    size: int = 0
+    """The side to which pictures of one's own are brought; 0 leaves them as they are."""
     model: str = "lenet"
     server: str = "fedavg"
     rounds: int = 10
@@ -58,6 +60,7 @@ class Rules:
     def __post_init__(self) -> None:
         if not isinstance(self.out, str) or not Path(self.out).is_absolute():
             raise checks.wrong("out", self.out, "an absolute path on the server's machine")
+        checks.integer("size", self.size, 0)
         checks.integer("clients", self.clients, 1)
         checks.integer("sampled", self.sampled, 0, self.clients)
         checks.integer("minimum", self.minimum, 1, self.clients)
@@ -109,6 +112,7 @@ class Rules:
         )
         return Experiment(
             data=self.data,
+            size=self.size or None,
             model=self.model,
             defense=own.get("defense", THEIRS),
             partition=own.get("partition", THEIRS),

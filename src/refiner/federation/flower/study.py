@@ -63,7 +63,7 @@ def rules_of(experiment: Experiment, folder: Path, **changes: Any) -> Rules:
     del training["seed"]
     training["sampled"] = training["sampled"] or 0
     names = ("data", "model", "server", "evaluate_every")
-    told = {name: getattr(experiment, name) for name in names}
+    told = {name: getattr(experiment, name) for name in names} | {"size": experiment.size or 0}
     return Rules(out=str(folder.resolve()), **{**told, **training, **changes})
 
 
@@ -85,6 +85,7 @@ def write_clients(
         settings = ClientSettings(
             data=experiment.data,
             defense=experiment.defense,
+            size=experiment.size,
             clients=len(homes),
             client=client,
             partition=experiment.partition,
@@ -190,7 +191,7 @@ def _check(experiment: Experiment) -> None:
     """Refuse before any process is started what would be refused by one of them."""
     make_defense(experiment.defense)
     make_server(experiment.server)
-    data, _ = train_and_test(experiment.data)
+    data, _ = train_and_test(experiment.data, size=experiment.size)
     training = experiment.training
     make_partition(experiment.partition, data.labels, training.clients, training.seed or 0)
 
