@@ -79,7 +79,7 @@ def main() -> None:
 
         step = timed(lambda replay=replay, plain=plain, x=x: replay("plain", plain, [x]), device)
         tried: dict[str, Defense] = {name: make_defense(text) for name, text in DEFENSES.items()}
-        tried |= {"refiner": Refiner(warm_start=False), "refiner, warm": Refiner()}
+        tried |= {"refiner": Refiner(), "refiner, warm": Refiner(warm_start=True)}
         for name, defense in tried.items():
             if options.only and name not in options.only:
                 continue

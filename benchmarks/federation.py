@@ -3,7 +3,7 @@
     python benchmarks/federation.py [--models lenet] [--clients 10 100] [--defenses none refiner] [--out FILE]
 
 FedSGD, batches of 128 from random pictures (the rate does not hang on them), two a client: from the third
-round on Refiner has met all of them; without its warm start, it never has. The loop: one client after
+round on a Refiner with a warm start has met all of them. The loop: one client after
 another, `loss.backward()`, the mean of their gradients, `torch.optim.SGD`; no defence and no checks. With
 `--local-steps` it is FedAvg: the loop then walks each client's steps and takes the mean of where they end,
 and `one_by_one` is the engine's own rate with one client after another.
@@ -109,7 +109,7 @@ def main() -> None:
     )
     parser.add_argument("--models", nargs="+", default=["lenet"], choices=NAMES)
     parser.add_argument("--clients", type=int, nargs="+", default=[10])
-    parser.add_argument("--defenses", nargs="+", default=["none", "refiner", "refiner:warm_start=false"])
+    parser.add_argument("--defenses", nargs="+", default=["none", "refiner", "refiner:warm_start=true"])
     parser.add_argument("--local-steps", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--out", type=Path)

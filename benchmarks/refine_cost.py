@@ -127,7 +127,7 @@ def peaks(case: Case, device: str, cold: Refiner) -> dict[str, object]:
     """Refiner's peak memory, and its ratio to that of the plain parts together."""
     # Kernels are chosen in a first call; a new instance makes the second one eager too.
     for call in (
-        lambda: Refiner(warm_start=False).protect(case.task, case.x, case.y),
+        lambda: Refiner().protect(case.task, case.x, case.y),
         lambda: case.plain(case.x),
         lambda: case.privacy(case.x),
     ):
@@ -152,7 +152,7 @@ def peaks_on_cpu(name: str, clients: int, batch: int) -> dict[str, object]:
 
 
 def _peaks_apart(name: str, clients: int, batch: int) -> dict[str, object]:
-    return peaks(Case.of(name, "cpu", clients, batch), "cpu", Refiner(warm_start=False))
+    return peaks(Case.of(name, "cpu", clients, batch), "cpu", Refiner())
 
 
 @contextmanager
@@ -175,13 +175,13 @@ def measure(name: str, device: str, clients: int, batch: int) -> dict[str, objec
     row: dict[str, object] = {"model": name, "clients": clients, "batch": batch}
     for precision in ("float32", "fast"):
         with search_in(precision):
-            robust, update = Refiner(warm_start=False).refine(task, x, y, seed=0)
+            robust, update = Refiner().refine(task, x, y, seed=0)
         real = case.exact(x)[0]
         sent = torch.cat([t.flatten(1) for t in update.tensors.values()], dim=1)
         distance = ((sent - real).norm(dim=1) / real.norm(dim=1)).mean()
         row[f"distance_{precision}"] = round(float(distance), 5)
         row[f"noise_{precision}"] = round(float(case.network.score(robust.flatten(0, 1)).mean()), 5)
-    cold, warm = Refiner(warm_start=False), Refiner()
+    cold, warm = Refiner(), Refiner(warm_start=True)
     iterations = cold.iterations
     row |= peaks(case, device, cold) if device == "cuda" else peaks_on_cpu(name, clients, batch)
     s1 = timed(lambda: replay("plain", case.plain, [x]), device)

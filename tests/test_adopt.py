@@ -78,6 +78,38 @@ def test_a_model_that_was_rebuilt_is_examined_again(batch: tuple[torch.Tensor, t
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
+class Tempered(nn.Module):
+    """A model that is set by a number and a tensor that is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3 * 32 * 32, 10)
+        self.temperature = 1.0
+        self.mask = torch.ones(3 * 32 * 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.layer(x.flatten(1) * self.mask) / self.temperature
+        return scores
+
+
+def test_a_model_that_was_set_otherwise_is_examined_again(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    model, loss = Tempered(), nn.functional.cross_entropy
+
+    def gradient() -> torch.Tensor:
+        model.zero_grad()
+        return refiner.backward(model, loss, *batch, refiner.NoDefense()).tensors["layer.weight"][0]
+
+    first = gradient()
+    model.temperature = 4.0
+    second = gradient()
+    torch.testing.assert_close(
+        second, torch.autograd.grad(loss(model(batch[0]), batch[1]), model.layer.weight)[0]
+    )
+    assert not torch.allclose(first, second)
+    model.mask[:] = 0
+    assert not bool(gradient().any())
+
+
 def test_something_else_than_a_defence_is_refused(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
     with pytest.raises(refiner.SettingError, match="defense = str"):
         refiner.backward(refiner.LeNet(), nn.functional.cross_entropy, *batch, "refiner")  # type: ignore[arg-type]

@@ -23,6 +23,8 @@ def backward(
 
     If the defence fails it raises, and no `.grad` is touched. Dropout is off, and batch norm uses the batch
     and updates no running statistics: call `refiner.models.recalibrate` before you evaluate such a model.
+    Give the same `loss` object at every step: for another one the model is examined anew, which takes longer
+    than a step.
 
     >>> import torch
     >>> from refiner import LeNet, Refiner
@@ -48,8 +50,8 @@ def backward(
 
 
 def _task(model: nn.Module, loss: Loss, x: Tensor) -> Task:
-    # A model that was rebuilt, frozen or moved in the meantime must be examined again.
-    modules = tuple((name, id(module)) for name, module in model.named_modules())
+    # A model that was rebuilt, frozen, moved or set otherwise in the meantime must be examined again.
+    modules = tuple((name, id(module), _attributes(module)) for name, module in model.named_modules())
     parameters = tuple((name, p.shape, p.requires_grad) for name, p in model.named_parameters())
     key = (modules, parameters, loss, x.shape[1:], x.device, x.dtype)
     if key not in _TASKS:
@@ -59,3 +61,14 @@ def _task(model: nn.Module, loss: Loss, x: Tensor) -> Task:
             _TASKS.popitem(last=False)
     _TASKS.move_to_end(key)
     return _TASKS[key]
+
+
+def _attributes(module: nn.Module) -> tuple[object, ...]:
+    """What a module is set by beside parameters and buffers: plain values, tensors with their versions."""
+    held: list[tuple[object, ...]] = []
+    for name, value in vars(module).items():
+        if isinstance(value, Tensor):
+            held.append((name, id(value), value._version))
+        elif isinstance(value, int | float | str) and name != "training":
+            held.append((name, value))
+    return tuple(held)

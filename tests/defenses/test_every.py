@@ -235,6 +235,8 @@ def test_nothing_leaves_where_slopes_may_be_zeros(text: str, task: Task, batch: 
         made = x.clone()
     with pytest.raises(DataError, match="inference mode"):
         defense.protect(task, made, y)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(DataError, match="autocast is on for cpu"):
+        defense.protect(task, x, y)
 
 
 @every

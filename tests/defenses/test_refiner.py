@@ -247,6 +247,35 @@ def test_warm_start_goes_on_from_earlier_rounds(task: Task, pictures: tuple[Tens
     assert _relative(once_more[1], real).mean() < _relative(once_more[0], real).mean()
 
 
+def test_what_a_sample_hides_does_not_wear_off(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
+    """A batch is matched as one, and its samples are seen again and again; alone they hide as at first."""
+    x, y = pictures[0][:4, 0], pictures[1][:4, 0]
+    one = x[:1, None], y[:1, None]
+    real = NoDefense().protect(task, *one).flat()
+
+    def alone(client: Refiner) -> float:
+        for _ in range(2):
+            client.protect(task, x, y, ids=torch.arange(4))
+        return float(_relative(client.protect(task, *one, ids=torch.zeros(1, 1).long()).flat(), real))
+
+    assert alone(Refiner(iterations=4, secret=b"s" * 32)) > 0.999 * Refiner().floor
+    # With a warm start they don't, which is why it is off by default.
+    assert alone(Refiner(iterations=4, secret=b"s" * 32, warm_start=True)) < 0.98 * Refiner().floor
+
+
+@pytest.mark.parametrize("granularity", ["batch", "sample"])
+def test_a_sample_without_a_gradient_does_not_stop_a_client(granularity: str) -> None:
+    """A black picture, or one that a model knows by heart: there is nothing to match."""
+    torch.manual_seed(0)
+    x = torch.rand(2, 3, 4, 4)
+    x[0] = 0
+    task = Task(nn.Sequential(nn.Flatten(), nn.Linear(48, 4, bias=False)), example=x)
+    defense = Refiner(privacy="mse", granularity=granularity)
+    for some in (slice(0, 2), slice(0, 1)):
+        update = defense.protect(task, x[some], torch.tensor([1, 2])[some])
+        assert float(update.flat().norm()) > 0
+
+
 def test_a_seeded_study_leaves_no_trace_in_the_memory(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
     warm = Refiner(iterations=1, warm_start=True)
     warm.protect(task, *pictures, seed=0)
@@ -350,7 +379,7 @@ def test_a_tiny_epsilon_is_refused(task: Task, pictures: tuple[Tensor, Tensor]) 
 def test_an_id_with_another_picture_is_another_sample(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
     x, y = pictures
     ids = torch.arange(8)[:, None]
-    warm = Refiner(iterations=2, secret=b"s" * 32)
+    warm = Refiner(iterations=2, secret=b"s" * 32, warm_start=True)
     warm.protect(task, x, y, ids=ids)
     after = warm.protect(task, x.flip(-1), y, ids=ids).flat()
     fresh = Refiner(iterations=2, secret=b"s" * 32).protect(task, x.flip(-1), y, ids=ids).flat()

@@ -45,6 +45,8 @@ def check_devices(model: nn.Module, field: str, x: Tensor) -> None:
 def check_recording(*tensors: Tensor) -> None:
     """Refuse inference mode and tensors made in it: some versions of PyTorch give zeros for slopes there.
 
+    And autocast, which would round what leaves to half precision behind the caller's back.
+
     >>> with torch.inference_mode():
     ...     x = torch.zeros(2)
     >>> check_recording(x)
@@ -53,6 +55,9 @@ def check_recording(*tensors: Tensor) -> None:
     """
     if torch.is_inference_mode_enabled() or any(t.is_inference() for t in tensors):
         raise DataError("inference mode: no slopes are recorded in it; leave it, and clone what it made")
+    for device in {t.device.type for t in tensors}:
+        if torch.is_autocast_enabled(device):
+            raise DataError(f"autocast is on for {device}: leave it; refiner chooses its own precision")
 
 
 def dense(value: object) -> TypeGuard[Tensor]:

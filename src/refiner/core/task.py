@@ -34,6 +34,8 @@ class Task:
 
     Normalisation uses each victim's own batch statistics and updates none; dropout is off. A module
     that can't be differentiated twice, or that changes its buffers, is refused with its name and a remedy.
+    Values of parameters and buffers are those of the model at every use; its structure, and what it is set by
+    beside them, is copied: after a change of these make a new one.
 
     >>> from refiner.models import LeNet
     >>> task = Task(LeNet(), example=torch.rand(2, 3, 32, 32))

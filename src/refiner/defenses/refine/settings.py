@@ -61,9 +61,10 @@ class Settings:
     the form can find both. Use it to study."""
     random_sign: bool = False
     """Upload g ± (g* − g) with a random sign, for single samples: no mean error; weak as "straight" is."""
-    warm_start: bool = True
+    warm_start: bool = False
     """Begin with the robust data of earlier rounds, by the picture and, if given, its id, and halve ι for a
-    batch that is known as a whole. Faster, and what a round leaves unmatched the next one goes on with."""
+    batch that is known as a whole. Twice as fast; but a batch is matched as one, and with every round its
+    samples' own gradients come nearer to the real ones: what they hide wears off."""
     clamp: bool = False
     """Keep robust data within `input_range` after the search."""
     input_range: tuple[float, float] = (0.0, 1.0)

@@ -56,5 +56,7 @@ def utility(
         weight = (target * values).abs().pow(element_power) * weight
     scale = target.new_ones(len(target))
     if relative:
-        scale = 1 / (weight * target).square().sum(1).clamp_min(TINY)
+        whole = (weight * target).square().sum(1)
+        # A gradient of zero, as a saturated sample has, is matched by no weights: it asks for nothing.
+        scale = torch.where(whole > TINY, 1 / whole.clamp_min(TINY), 0)
     return Utility(target, weight, scale)
