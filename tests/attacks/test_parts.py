@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from refiner.attacks import GradInversion, Observation, ThreatModel
-from refiner.attacks.base import remembered_statistics
 from refiner.attacks.distance import Distance
+from refiner.attacks.observation import remembered_statistics
 from refiner.attacks.priors import (
     BatchNormStatistics,
     GroupConsistency,

@@ -10,7 +10,8 @@ import torch
 from tests.audit.conftest import QUICK
 
 from refiner.attacks import GGL, IDLG, Attack, Observation, Reconstruction, checkpoint, matching
-from refiner.attacks.base import Run, ThreatModel
+from refiner.attacks.base import Run
+from refiner.attacks.threat import ThreatModel
 from refiner.audit import AuditResult, Plan, Tuning, audit, audit_all
 from refiner.audit.naming import pair_names, shared_settings
 from refiner.audit.page import report_page

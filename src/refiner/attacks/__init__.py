@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 
-from refiner.attacks.base import Attack, Observation, Reconstruction, ThreatModel
+from refiner.attacks.base import Attack, Reconstruction
 from refiner.attacks.dlg import DLG
 from refiner.attacks.ggl import GGL
 from refiner.attacks.gradinversion import GradInversion
 from refiner.attacks.idlg import IDLG
 from refiner.attacks.inverting import InvertingGradients
 from refiner.attacks.labels import infer_labels
+from refiner.attacks.observation import Observation
 from refiner.attacks.sweep import Sweep, tunable
+from refiner.attacks.threat import ThreatModel
 from refiner.registry import make
 
 ATTACKS: dict[str, Callable[..., Attack]] = {

@@ -6,11 +6,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from refiner.attacks.base import Observation, ThreatModel
 from refiner.attacks.idlg import IDLG
 from refiner.attacks.joint import JointLabels
 from refiner.attacks.matching import Matching
+from refiner.attacks.observation import Observation
 from refiner.attacks.parametrisation import Pixels
+from refiner.attacks.threat import ThreatModel
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from refiner.attacks.base import Grant
 from refiner.attacks.distance import Distance
 from refiner.attacks.matching import Matching, decays
 from refiner.attacks.parametrisation import Latent, Painter
 from refiner.attacks.preset import MatchingAttack
 from refiner.attacks.priors import LatentGaussian
+from refiner.attacks.threat import Grant
 from refiner.core.optim import Adam
 
 

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from refiner import checks
-from refiner.attacks.base import Grant, remembered_statistics
 from refiner.attacks.distance import Distance
 from refiner.attacks.matching import Matching, decays
+from refiner.attacks.observation import remembered_statistics
 from refiner.attacks.parametrisation import Pixels
 from refiner.attacks.preset import MatchingAttack
 from refiner.attacks.priors import (
@@ -16,6 +16,7 @@ from refiner.attacks.priors import (
     SquaredLength,
     TotalVariation,
 )
+from refiner.attacks.threat import Grant
 from refiner.core.optim import Adam
 from refiner.core.task import Task
 

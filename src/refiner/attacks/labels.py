@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from refiner.attacks.base import Observation
+from refiner.attacks.observation import Observation
 from refiner.errors import DataError
 
 

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.attacks.base import Observation, Reconstruction, Run
+from refiner.attacks.base import Reconstruction, Run
 from refiner.attacks.checkpoint import Checkpoint, fingerprint
 from refiner.attacks.distance import Distance, Measure
 from refiner.attacks.memory import fitting
+from refiner.attacks.observation import Observation
 from refiner.attacks.parametrisation import Parametrisation, Pixels
 from refiner.attacks.priors import Guess, Prior, TotalVariation
 from refiner.attacks.search import FirstOrder, QuasiNewton, Search, Walk

@@ -2,7 +2,7 @@
 
 import torch
 
-from refiner.attacks.base import Observation
+from refiner.attacks.observation import Observation
 
 # What a second-order step of one victim holds at its peak, in copies of the model's activations and of its
 # parameters; measured for LeNet and ResNet18 on a GPU, and rounded up.

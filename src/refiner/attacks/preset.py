@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from refiner.attacks.base import Attack, Observation, Reconstruction, Run, ThreatModel
+from refiner.attacks.base import Attack, Reconstruction, Run
 from refiner.attacks.labels import infer_labels
 from refiner.attacks.matching import Matching
+from refiner.attacks.observation import Observation
+from refiner.attacks.threat import ThreatModel
 from refiner.core.task import Task
 
 

@@ -7,9 +7,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from refiner.attacks.base import Attack, Grant, Observation, Reconstruction, Run, ThreatModel
+from refiner.attacks.base import Attack, Reconstruction, Run
 from refiner.attacks.matching import Each, Matching
+from refiner.attacks.observation import Observation
 from refiner.attacks.preset import MatchingAttack
+from refiner.attacks.threat import Grant, ThreatModel
 from refiner.core.task import Task
 from refiner.errors import SettingError
 
