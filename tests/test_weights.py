@@ -32,3 +32,12 @@ def test_what_is_no_such_network(content: bytes | None, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"not a line \(.+\)") as caught:
         frozen(path, line, "a line")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_weights_that_are_not_finite_are_refused(value: float, tmp_path: Path) -> None:
+    path = tmp_path / "w"
+    save_file({"weight": torch.tensor([[1.0, value]]), "bias": torch.zeros(1)}, path)
+    with pytest.raises(DataError) as caught:
+        frozen(path, line, "a line")
+    assert str(caught.value) == f"weights = {str(path)!r}: not a line (weight holds NaN or infinity)"

@@ -490,3 +490,72 @@ def test_no_value_is_looked_at(tasks: dict[torch.dtype, Task], count: int) -> No
     with Blind():
         found = gradients(task, X[:count], Y[:count], parameters=task.parameters(), chunk=2)
     assert tuple(found) == task.names
+
+
+VALUE: dict[str, tuple[Callable[[Tensor], object], str]] = {
+    "another shape": (lambda p: p[:2], "head.bias = torch.float32 [2]: expected dense [3]"),
+    "an axis more": (lambda p: p[None], "head.bias = torch.float32 [1, 3]: expected dense [3]"),
+    "a list": (lambda p: p.tolist(), "head.bias = list: expected dense [3]"),
+    "nothing": (lambda p: None, "head.bias = NoneType: expected dense [3]"),
+    "sparse": (lambda p: p.to_sparse(), "head.bias = torch.sparse_coo torch.float32 [3]: expected dense [3]"),
+    "integers": (lambda p: p.long(), "head.bias of torch.int64: expected torch.float32"),
+    "another dtype": (lambda p: p.double(), "head.bias of torch.float64: expected torch.float32"),
+    "elsewhere": (lambda p: p.to("meta"), "head.bias on meta: expected cpu"),
+}
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("how", VALUE)
+def test_a_wrong_parameter_is_named(tasks: dict[torch.dtype, Task], how: str, count: int) -> None:
+    change, told = VALUE[how]
+    whole = tasks[torch.float32].parameters()
+    wrong: Any = {**whole, "head.bias": change(whole["head.bias"])}
+    with pytest.raises(DataError) as caught:
+        gradients(tasks[torch.float32], X[:count], Y[:count], parameters=wrong)
+    assert str(caught.value) == f"parameters: {told}"
+
+
+def test_a_wrong_first_parameter_is_named(tasks: dict[torch.dtype, Task]) -> None:
+    task = tasks[torch.float32]
+    whole, first = task.parameters(), task.names[0]
+    shape = list(task.shapes[first])
+    wrong: Any
+    for wrong, shown in ((None, "NoneType"), (whole[first][:1], f"torch.float32 {[1, *shape[1:]]}")):
+        with pytest.raises(DataError) as caught:
+            gradients(task, X, Y, parameters={**whole, first: wrong})
+        assert str(caught.value) == f"parameters: {first} = {shown}: expected dense {shape} or [V, *{shape}]"
+    with pytest.raises(DataError) as caught:
+        gradients(task, X, Y, parameters={name: value.long() for name, value in whole.items()})
+    assert str(caught.value) == f"parameters: {first} of torch.int64: expected torch.float32"
+
+
+def test_a_wrong_parameter_among_those_of_each_victim(tasks: dict[torch.dtype, Task]) -> None:
+    task = tasks[torch.float32]
+    each = task.apart(torch.rand(3, task.size))
+    assert tuple(gradients(task, X, Y, parameters=each)) == task.names
+    for wrong, shown in ((each["head.bias"][0], [3]), (each["head.bias"][:2], [2, 3])):
+        with pytest.raises(DataError) as caught:
+            gradients(task, X, Y, parameters={**each, "head.bias": wrong})
+        assert str(caught.value) == f"parameters: head.bias = torch.float32 {shown}: expected dense [3, 3]"
+
+
+class Mixed(nn.Module):
+    """Its head is in double precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 5)
+        self.head = nn.Linear(5, 3).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.first(x).tanh().double())
+
+
+def test_a_model_of_two_precisions_takes_its_own_parameters() -> None:
+    task = Task(Mixed(), example=torch.randn(2, 4))
+    x, y = torch.randn(2, 2, 4), torch.zeros(2, 2, dtype=torch.long)
+    whole = task.parameters()
+    assert torch.equal(flatten(gradients(task, x, y, parameters=whole)), flatten(gradients(task, x, y)))
+    with pytest.raises(DataError) as caught:
+        gradients(task, x, y, parameters={**whole, "head.bias": whole["head.bias"].half()})
+    assert str(caught.value) == "parameters: head.bias of torch.float16: expected torch.float64"

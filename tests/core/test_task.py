@@ -2,6 +2,7 @@
 
 import copy
 import re
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -485,3 +486,124 @@ def test_a_module_that_keeps_more_than_tensors() -> None:
 
     task = Task(Counting(4, 3), example=torch.rand(2, 4))
     assert task.names == ("weight", "bias")
+
+
+class Locked(nn.Linear):
+    """Holds what can't be copied."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 6)
+        self.lock = threading.Lock()
+
+
+class Keeping(nn.Linear):
+    """Keeps what it computed last."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 6)
+        self.last = self(torch.zeros(1, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = super().forward(x)
+        return self.last
+
+
+COMPILED = "it is compiled by torch.jit); give the plain module that it was made from"
+COMPUTED = (
+    r"the model can't be copied \(its '{}' is a computed tensor, no parameter\); keep none in the module; "
+    "for nn.utils.weight_norm use nn.utils.parametrizations.weight_norm"
+)
+UNCOPIED: list[tuple[Callable[[], nn.Module], str]] = [
+    (
+        lambda: torch.jit.script(around(nn.Tanh())),
+        rf"the model \(.*Script.*\): the model can't be copied \({re.escape(COMPILED)}",
+    ),
+    (
+        lambda: torch.jit.trace(around(nn.Tanh()), torch.randn(2, 4)),
+        rf"the model \(.*\): the model can't be copied \({re.escape(COMPILED)}",
+    ),
+    (
+        lambda: around(torch.jit.script(nn.Linear(6, 6))),
+        rf"2 \(.*Script.*\): the model can't be copied \({re.escape(COMPILED)}",
+    ),
+    (lambda: around(nn.utils.weight_norm(nn.Linear(6, 6))), rf"2 \(Linear\): {COMPUTED.format('weight')}"),
+    (lambda: around(Keeping()), rf"2 \(Keeping\): {COMPUTED.format('last')}"),
+    (
+        lambda: around(Locked()),
+        r"2 \(Locked\): the model can't be copied \(its 'lock': TypeError: cannot pickle .*lock.*\); "
+        "keep it outside of the model",
+    ),
+]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize(("make", "message"), UNCOPIED)
+def test_what_can_not_be_copied_is_one_line(make: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        Task(make(), example=torch.randn(2, 4))
+    assert re.fullmatch(message, str(caught.value)), str(caught.value)
+
+
+def raising(error: Exception) -> Callable[..., Tensor]:
+    def call(*_: Tensor) -> Tensor:
+        raise error
+
+    return call
+
+
+RAISED: list[tuple[Exception, str]] = [
+    (ValueError("expected 4D input\nand more"), "ValueError: expected 4D input"),
+    (TypeError("no such thing. And more."), "TypeError: no such thing"),
+    (AttributeError("no 'logits'"), "AttributeError: no 'logits'"),
+    (KeyError("pixels"), "KeyError: 'pixels'"),
+    (AssertionError(), "AssertionError"),
+    (RuntimeError("size\nand more"), "size"),
+    (RuntimeError("x" * 500), "x" * 197 + "..."),
+    (OSError(2, "No such file"), r"FileNotFoundError: [Errno 2] No such file"),
+]
+
+
+@pytest.mark.parametrize(("error", "told"), RAISED)
+def test_a_model_that_raises_is_one_line(error: Exception, told: str) -> None:
+    with pytest.raises(DataError) as caught:
+        Task(Bent(raising(error)), example=torch.randn(2, 4))
+    assert str(caught.value) == f"example = (2, 4): the model refuses it ({told})"
+
+
+@pytest.mark.parametrize(("error", "told"), RAISED)
+def test_a_loss_that_raises_is_one_line(error: Exception, told: str) -> None:
+    with pytest.raises(DataError) as caught:
+        Task(nn.Linear(4, 3), torch.randn(2, 4), loss=raising(error))
+    wanted = "loss: expected one number from loss(scores [B, classes], labels [B])"
+    assert str(caught.value) == f"{wanted}, but it fails ({told})"
+
+
+class Particular(nn.Linear):
+    """Takes one precision only, and says so by an error of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.dtype == torch.float32, "float32, please"
+        return super().forward(x)
+
+
+def test_a_model_that_asserts_its_precision_is_taken() -> None:
+    task = Task(Particular(4, 3), example=torch.randn(2, 4))
+    assert task.classes == 3 and not task.takes_half
+
+
+class Looking(nn.Linear):
+    """Looks at values, which a batch of victims has none of."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = super().forward(x)
+        try:
+            float(out.detach().sum())
+        except RuntimeError as error:
+            raise ValueError("no values here") from error
+        return out
+
+
+def test_a_model_that_raises_only_for_many_victims_is_refused() -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        Task(around(Looking(6, 6)), example=torch.randn(2, 4))
+    assert str(caught.value) == f"2 (Looking): ValueError: no values here; {REMEDY}"

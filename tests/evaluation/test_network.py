@@ -3,6 +3,7 @@
 import copy
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from refiner.data import load_sample
 from refiner.defenses.refine.privacy import _quick
-from refiner.errors import DataError
+from refiner.errors import DataError, SettingError
 from refiner.evaluation import EvaluationNetwork, mix
 from refiner.evaluation.network import BUNDLED
 
@@ -133,6 +134,8 @@ def bad_files(path: Path) -> dict[str, bytes]:
         "a weight too few": {k: v for k, v in weights.items() if k != "linear.bias"},
         "a weight too many": weights | {"other": torch.zeros(1)},
         "another shape": weights | {"linear.bias": torch.zeros(2)},
+        "no number": weights | {"linear.bias": torch.full((1,), torch.nan)},
+        "infinity in half precision": weights | {"linear.bias": torch.full((1,), torch.inf).half()},
     }
     for name, tensors in changed.items():
         save_file(tensors, path)
@@ -177,3 +180,77 @@ def test_the_quick_copy_is_near(pictures: Tensor) -> None:
     torch.testing.assert_close(moved, near[some], rtol=0, atol=1e-3)
     assert float((moved - exact[some]).abs().max()) <= 0.01
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+
+
+PICTURE = torch.rand(2, 3, 32, 32)
+WRONG: list[tuple[object, str]] = [
+    ([[0.5]], "images = list: expected uint8 or floating-point pictures [N, C, H, W]"),
+    (None, "images = NoneType: expected uint8 or floating-point pictures [N, C, H, W]"),
+    (
+        PICTURE.long(),
+        "images = torch.int64 [2, 3, 32, 32]: expected uint8 or floating-point pictures [N, C, H, W]",
+    ),
+    (
+        PICTURE.to_sparse(),
+        "images = torch.sparse_coo torch.float32 [2, 3, 32, 32]: "
+        "expected uint8 or floating-point pictures [N, C, H, W]",
+    ),
+    (PICTURE.byte(), "images of torch.uint8: expected torch.float32 in 0..1, as the network's weights are"),
+    (
+        PICTURE.double(),
+        "images of torch.float64: expected torch.float32 in 0..1, as the network's weights are",
+    ),
+    (PICTURE.to("meta"), "images on meta: expected the network's device, cpu"),
+    (PICTURE / 0, "images: hold NaN or infinity"),
+    (torch.where(PICTURE > 0.5, torch.nan, PICTURE), "images: hold NaN or infinity"),
+    (torch.arange(256.0).repeat(12).view(1, 3, 32, 32), "images: values in [0, 255], expected [0, 1]"),
+    (
+        (-1 - torch.arange(256.0)).repeat(12).view(1, 3, 32, 32),
+        "images: values in [-256, -1], expected [0, 1]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("images", "message"), WRONG)
+def test_what_is_no_picture_has_no_score(images: Any, message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        EvaluationNetwork.bundled().score(images)
+    assert str(caught.value) == message
+
+
+def test_pictures_that_were_not_clamped_have_a_score() -> None:
+    """Refined ones are not, and overstep their range by several times it."""
+    assert EvaluationNetwork.bundled().score(8 * PICTURE - 4).shape == (2,)
+
+
+@pytest.mark.parametrize("batch", [0, -1, 1.5, True, None])
+def test_a_wrong_batch_is_one_line(batch: Any) -> None:
+    with pytest.raises(SettingError) as caught:
+        EvaluationNetwork.bundled().score(PICTURE, batch=batch)
+    assert str(caught.value) == f"batch = {batch!r}: expected an integer ≥ 1"
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        pytest.param("cuda", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="it is there")),
+        "cuda:99",
+        "nowhere",
+        7.5,
+    ],
+)
+def test_a_device_that_is_not_there(device: Any) -> None:
+    with pytest.raises(DataError) as caught:
+        EvaluationNetwork.bundled(device)
+    assert re.fullmatch(rf"device = {device!r}: not available here \(.+\)", str(caught.value))
+
+
+@pytest.mark.parametrize(("value", "half"), [(torch.nan, False), (torch.inf, False), (1e6, True)])
+def test_weights_that_are_not_finite_are_not_written(value: float, half: bool, tmp_path: Path) -> None:
+    network = EvaluationNetwork()
+    torch.nn.init.constant_(network.linear.bias, value)
+    with pytest.raises(DataError) as caught:
+        network.save(tmp_path / "weights", half=half)
+    precision = " in half precision" if half else ""
+    assert str(caught.value) == f"weights: linear.bias is not finite{precision}, nothing was written"
+    assert not list(tmp_path.iterdir())

@@ -18,7 +18,7 @@ from torch import Tensor
 from refiner.checkpoint import checksum
 from refiner.data import load_sample
 from refiner.errors import DataError, SettingError
-from refiner.evaluation import EvaluationNetwork, Training, train
+from refiner.evaluation import EvaluationNetwork, Training, train, training
 from refiner.evaluation.training import _prepare
 
 TINY = Training(epochs=2, learning_rate=1e-3, batch=8, seed=5, decay=True, grey_share=0.5)
@@ -184,6 +184,45 @@ def test_wrong_pictures(shape: tuple[int, ...], message: str, tmp_path: Path) ->
     with pytest.raises(DataError) as caught:
         train(torch.zeros(shape), TINY, tmp_path / "network")
     assert re.fullmatch(message, str(caught.value))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: x.tolist(), r"images = list: expected uint8 or floating-point pictures \[N, C, H, W\]"),
+        (
+            lambda x: x.long(),
+            r"images = torch.int64 \[.*\]: expected uint8 or floating-point pictures \[.*\]",
+        ),
+        (lambda x: x.index_fill(3, torch.tensor([3]), torch.nan), r"images: hold NaN or infinity"),
+        (lambda x: 255 * x, r"images: values in \[.*, 2.*\], expected \[0, 1\]"),
+        (lambda x: x - 0.5, r"images: values in \[-0\.4.*, 0\.5\], expected \[0, 1\]"),
+    ],
+)
+def test_pictures_that_are_none(change: Callable[[Tensor], Tensor], message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        train(change(few()), TINY, tmp_path / "network")
+    assert re.fullmatch(message, str(caught.value)), str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_every_floating_point_type_is_taken(dtype: torch.dtype, tmp_path: Path) -> None:
+    network = train(few().to(dtype), replace(TINY, epochs=1), tmp_path / "network")
+    assert network.linear.weight.dtype == torch.float32
+
+
+def test_a_device_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"^device = 'nowhere': not available here \(.+\)$"):
+        train(few(), TINY, tmp_path / "network", device="nowhere")
+
+
+def test_a_training_that_diverges_writes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(training, "_epoch", lambda *_: float("nan"))
+    with pytest.raises(DataError) as caught:
+        train(few(), TINY, tmp_path / "network")
+    assert str(caught.value) == "loss = nan: not finite in epoch 1; try a lower learning rate"
     assert not list(tmp_path.iterdir())
 
 

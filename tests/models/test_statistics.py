@@ -1,6 +1,7 @@
 """Recalibration of batch-norm running statistics."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -101,3 +102,15 @@ def test_a_model_without_statistics_is_refused(model: nn.Module) -> None:
 def test_wrong_momentum(momentum: float) -> None:
     with pytest.raises(SettingError, match=r"^momentum = .*: expected a number in \(0, 1\]$"):
         recalibrate(resnet10(norm="batch"), [], momentum=momentum)
+
+
+def test_what_is_no_model_or_no_batches_is_one_line() -> None:
+    wrong: Any
+    for wrong, told in (("x", "str"), (None, "NoneType"), (nn.BatchNorm2d, "type")):
+        with pytest.raises(DataError) as caught:
+            recalibrate(wrong, [torch.rand(4, 3, 8, 8)])
+        assert str(caught.value) == f"model = {told}: expected a torch.nn.Module"
+    for wrong, told in ((5, "int"), (None, "NoneType")):
+        with pytest.raises(DataError) as caught:
+            recalibrate(nn.Sequential(nn.BatchNorm2d(3)), wrong)
+        assert str(caught.value) == f"batches = {told}: expected tensors of inputs, as a list"

@@ -1,5 +1,6 @@
 """Examines a model on an example: forward order, hidden state, second derivatives. Names what it refuses."""
 
+import copy
 from collections.abc import Callable, Iterable, Mapping
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from refiner.core.precision import tensor_float32
-from refiner.errors import DataError, UnsupportedModelError
+from refiner.errors import DataError, RefinerError, UnsupportedModelError
 
 _REMEDIES: tuple[tuple[type[nn.Module], str], ...] = (
     (nn.SyncBatchNorm, "use nn.BatchNorm2d or nn.GroupNorm"),
@@ -17,6 +18,41 @@ _REMEDIES: tuple[tuple[type[nn.Module], str], ...] = (
 # and for models that run in no float64, where rounding and kinks alone reach percents.
 _TOLERANCE, _LOOSE_TOLERANCE = 1e-4, 0.05
 _REMEDY = "replace it by operations that have second derivatives and keep no state"
+_LONGEST = 200
+
+
+def copied(model: nn.Module, known: Mapping[int, object]) -> nn.Module:
+    """A copy of the model, with what is `known` by its id in its place."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            remedy = "give the plain module that it was made from"
+            raise _uncopied(name, module, "it is compiled by torch.jit", remedy)
+    try:
+        return copy.deepcopy(model, dict(known))
+    except Exception as error:
+        # Only now: a look at every attribute takes as long as the copy.
+        for name, module in model.named_modules():
+            for key, value in vars(module).items():
+                if key == "_modules":
+                    continue
+                if isinstance(value, Tensor) and not value.is_leaf:
+                    remedy = (
+                        "keep none in the module; for nn.utils.weight_norm use "
+                        "nn.utils.parametrizations.weight_norm"
+                    )
+                    reason = f"its {key!r} is a computed tensor, no parameter"
+                    raise _uncopied(name, module, reason, remedy) from error
+                try:
+                    copy.deepcopy(value, dict(known))
+                except Exception as inner:
+                    reason = f"its {key!r}: {line(inner)}"
+                    raise _uncopied(name, module, reason, "keep it outside of the model") from error
+        raise _uncopied("", model, line(error), "build it of modules that can be copied") from error
+
+
+def _uncopied(name: str, module: nn.Module, reason: str, remedy: str) -> UnsupportedModelError:
+    named = f"{name or 'the model'} ({type(module).__name__})"
+    return UnsupportedModelError(f"{named}: the model can't be copied ({reason}); {remedy}")
 
 
 def run(model: nn.Module, state: Mapping[str, Tensor], example: Tensor) -> tuple[Tensor, list[str]]:
@@ -30,8 +66,10 @@ def run(model: nn.Module, state: Mapping[str, Tensor], example: Tensor) -> tuple
     live = {name: value.clone() for name, value in state.items()}
     try:
         out = torch.func.functional_call(model, live, (example,))
-    except RuntimeError as error:
-        raise DataError(f"example = {tuple(example.shape)}: the model refuses it ({_line(error)})") from error
+    except RefinerError:
+        raise
+    except Exception as error:
+        raise DataError(f"example = {tuple(example.shape)}: the model refuses it ({line(error)})") from error
     finally:
         for handle in handles:
             handle.remove()
@@ -95,7 +133,7 @@ def _wide(
         wide = {name: value.double() if value.is_floating_point() else value for name, value in state.items()}
         with torch.no_grad():
             loss(torch.func.functional_call(model, dict(wide), (example.double(),)))
-    except (RuntimeError, TypeError):
+    except Exception:
         return state, example
     return wide, example.double()
 
@@ -129,8 +167,10 @@ def _second_order(
                 return "its gradient does not depend on the input in a way that can be differentiated"
             batched = torch.autograd.grad(total, wanted, allow_unused=True)
             alone = _alone(objective, parameters, inputs)
-    except RuntimeError as error:
-        return _line(error)
+    except RefinerError:
+        raise
+    except Exception as error:
+        return line(error)
     # Some fused operations have a second derivative that is wrong under vmap, and say nothing.
     for many, one in zip(batched, alone, strict=True):
         allowed = _TOLERANCE if one is not None and one.dtype == torch.float64 else _LOOSE_TOLERANCE
@@ -181,7 +221,16 @@ def _refusal(name: str, module: nn.Module, reason: str) -> UnsupportedModelError
     return UnsupportedModelError(f"{name or 'the model'} ({type(module).__name__}): {reason}; {remedy}")
 
 
-def _line(error: Exception) -> str:
+def line(error: Exception) -> str:
+    """The first sentence of an error, cut where it is long; with its kind, if that is an uncommon one.
+
+    >>> line(KeyError("pixels")), line(RuntimeError("too large. Try less.")), line(AssertionError())
+    ("KeyError: 'pixels'", 'too large', 'AssertionError')
+    """
     text = str(error).strip().splitlines()
     sentence = text[0].split(". ")[0].rstrip(".") if text else ""
-    return sentence if 0 < len(sentence) <= 200 else type(error).__name__
+    if len(sentence) > _LONGEST:
+        sentence = sentence[: _LONGEST - 3] + "..."
+    if not sentence or isinstance(error, RuntimeError):
+        return sentence or type(error).__name__
+    return f"{type(error).__name__}: {sentence}"

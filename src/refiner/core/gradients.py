@@ -109,7 +109,33 @@ def _complete(task: Task, parameters: Parameters) -> Parameters:
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise DataError(f"parameters: without {missing[0]}{more}, expected all {len(task.names)} of the task")
+    lead = task.names[0]
+    first = parameters[lead]
+    # All have an axis of victims if the first has.
+    own = dense(first) and first.ndim == len(task.shapes[lead]) + 1
+    axis = first.shape[:1] if own else None
+    for name, shape in task.shapes.items():
+        value = parameters[name]
+        wanted = shape if axis is None else axis + shape
+        if not dense(value) or value.shape != wanted:
+            either = f" or [V, *{list(shape)}]" if name == lead else ""
+            raise DataError(f"parameters: {name} = {kind(value)}: expected dense {list(wanted)}{either}")
+        if name == lead:
+            dtype, device, real = value.dtype, value.device, value.is_floating_point()
+        if value.dtype != dtype or value.device != device or not real:
+            _check_alike(task, name, value, first)
     return parameters
+
+
+def _check_alike(task: Task, name: str, value: Tensor, first: Tensor) -> None:
+    """Refuse a parameter whose dtype or device differs from the first one's, if not as in the model."""
+    model, begin = task.model.get_parameter(name), task.model.get_parameter(task.names[0])
+    dtype = first.dtype if model.dtype == begin.dtype and first.is_floating_point() else model.dtype
+    if value.dtype != dtype:
+        raise DataError(f"parameters: {name} of {value.dtype}: expected {dtype}")
+    device = first.device if model.device == begin.device else model.device
+    if value.device != device:
+        raise DataError(f"parameters: {name} on {value.device}: expected {device}")
 
 
 def _batched(task: Task, parameters: Parameters, x: Tensor, y: Tensor) -> Gradients:

@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from refiner.core import convolution, examination, norms
 from refiner.core.border import check_devices, check_recording, check_types, dense, kind
 from refiner.core.capture import Captured
-from refiner.errors import DataError
+from refiner.errors import DataError, RefinerError
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Parameters = Mapping[str, Tensor]
@@ -159,7 +159,7 @@ class Task:
         device = next(iter(parameters.values())).device
         try:
             scores = self.scores(parameters, torch.zeros(2, *self.input_shape, device=device).bfloat16())
-        except RuntimeError:
+        except Exception:
             return False
         return scores.dtype == torch.bfloat16
 
@@ -229,8 +229,10 @@ def _check_loss(loss: Loss, outputs: Tensor, labels: Tensor) -> None:
     wanted = "loss: expected one number from loss(scores [B, classes], labels [B])"
     try:
         value = loss(outputs, labels)
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise DataError(f"{wanted}, but it raises {type(error).__name__}") from error
+    except RefinerError:
+        raise
+    except Exception as error:
+        raise DataError(f"{wanted}, but it fails ({examination.line(error)})") from error
     if not isinstance(value, Tensor) or value.numel() != 1 or value.ndim:
         raise DataError(f"{wanted}; is its reduction 'mean'?")
 
@@ -242,7 +244,7 @@ def _pure(model: nn.Module) -> nn.Module:
     shapes |= {
         id(p): nn.Parameter(p.detach().to("meta"), requires_grad=p.requires_grad) for p in model.parameters()
     }
-    pure = copy.deepcopy(model, shapes).eval()
+    pure = examination.copied(model, shapes).eval()
     norms.write_out(pure)
     convolution.write_out(pure)
     return pure

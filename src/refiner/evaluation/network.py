@@ -1,5 +1,6 @@
 """The evaluation network D: which share of a picture is noise? (Section 3.3 and "Detailed Settings".)"""
 
+import math
 from functools import cache
 from pathlib import Path
 
@@ -7,12 +8,17 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from refiner import checks
+from refiner.core.border import dense, kind
 from refiner.errors import DataError
 from refiner.files import write_whole
-from refiner.weights import frozen
+from refiner.weights import available, frozen
 
 BUNDLED = Path(__file__).resolve().parent.parent / "assets" / "evaluation_network.safetensors"
 SMALLEST, LARGEST = 28, 224
+# Interpolation oversteps 0..1 by rounding. Refined pictures are not clamped and overstep it by several times
+# their range, or by the strength of their noise; pictures in 0..255 by more.
+SLACK, FAR = 1e-4, 100.0
 
 
 class EvaluationNetwork(nn.Module):
@@ -58,15 +64,46 @@ class EvaluationNetwork(nn.Module):
 
     @classmethod
     def check_many(cls, images: Tensor) -> None:
-        """Refuse anything but a batch `[N, C, H, W]` of at least one such picture."""
+        """Refuse anything but a batch `[N, C, H, W]` of at least one such picture, in 0..255 or 0..1.
+
+        >>> EvaluationNetwork.check_many(torch.full((1, 3, 32, 32), 255.0))
+        Traceback (most recent call last):
+        refiner.errors.DataError: images: values in [255, 255], expected [0, 1]
+        """
+        cls._check_values(images, SLACK)
+
+    @classmethod
+    def _check_values(cls, images: Tensor, slack: float) -> None:
+        if not dense(images) or not (images.is_floating_point() or images.dtype == torch.uint8):
+            raise DataError(
+                f"images = {kind(images)}: expected uint8 or floating-point pictures [N, C, H, W]"
+            )
         if images.ndim != 4 or not len(images):
             raise DataError(f"images of shape {list(images.shape)}: expected [N, C, H, W] with N ≥ 1")
         cls.check(tuple(images.shape))
+        if images.dtype == torch.uint8:
+            return
+        low, high = (float(end) for end in torch.aminmax(images.detach()))
+        if not math.isfinite(low) or not math.isfinite(high):
+            raise DataError("images: hold NaN or infinity")
+        if low < -slack or high > 1 + slack:
+            raise DataError(f"images: values in [{low:.4g}, {high:.4g}], expected [0, 1]")
 
     @torch.no_grad()
     def score(self, images: Tensor, batch: int = 500) -> Tensor:
-        """Noise ratios of many pictures `[N, C, H, W]`, checked, without gradients, `batch` at a time."""
-        self.check_many(images)
+        """Noise ratios of many pictures `[N, C, H, W]`, checked, without gradients, `batch` at a time.
+
+        They are floats in 0..1; those that were refined and not clamped are taken too.
+        """
+        checks.integer("batch", batch, 1)
+        weight = self.conv1.weight
+        if isinstance(images, Tensor) and images.device != weight.device:
+            raise DataError(f"images on {images.device}: expected the network's device, {weight.device}")
+        self._check_values(images, FAR)
+        if images.dtype != weight.dtype:
+            raise DataError(
+                f"images of {images.dtype}: expected {weight.dtype} in 0..1, as the network's weights are"
+            )
         return torch.cat([self(part) for part in torch.split(images, batch)])
 
     def save(self, path: Path, *, half: bool = False) -> None:
@@ -75,6 +112,10 @@ class EvaluationNetwork(nn.Module):
             name: (w.half() if half else w).detach().cpu().contiguous()
             for name, w in self.state_dict().items()
         }
+        broken = [name for name, w in weights.items() if not bool(w.isfinite().all())]
+        if broken:
+            precision = " in half precision" if half else ""
+            raise DataError(f"weights: {broken[0]} is not finite{precision}, nothing was written")
         write_whole(path, save(weights))
 
     @classmethod
@@ -85,7 +126,7 @@ class EvaluationNetwork(nn.Module):
     @staticmethod
     def bundled(device: torch.device | str = "cpu") -> "EvaluationNetwork":
         """The weights that come with refiner, trained on Tiny-ImageNet; one shared copy a device."""
-        return _bundled(torch.device(device))
+        return _bundled(available(device))
 
 
 @cache

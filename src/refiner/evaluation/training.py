@@ -1,5 +1,6 @@
 """Training of the evaluation network: seeded, resumable after every epoch, the same result either way."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,8 +11,10 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.checkpoint import checksum, read_checkpoint, under, write_checkpoint
+from refiner.errors import DataError
 from refiner.evaluation.mixing import RATIOS, mix
 from refiner.evaluation.network import SMALLEST, EvaluationNetwork
+from refiner.weights import available
 
 Settings = Mapping[str, object]
 
@@ -65,8 +68,10 @@ def train(
     True
     """
     EvaluationNetwork.check_many(images)
+    where = available(device)
+    images = images if images.dtype == torch.uint8 else images.float()
     torch.manual_seed(training.seed)
-    network = EvaluationNetwork().to(device)
+    network = EvaluationNetwork().to(where)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimizer = torch.optim.Adam(network.parameters(), lr=training.learning_rate)
     part = out.with_name(out.name + ".part")
@@ -74,6 +79,8 @@ def train(
     done = _resume(part, network, optimizer, settings) if part.exists() else 0
     for epoch in range(done, training.epochs):
         loss = _epoch(network, optimizer, images, training, epoch)
+        if not math.isfinite(loss):
+            raise DataError(f"loss = {loss}: not finite in epoch {epoch + 1}; try a lower learning rate")
         _save(part, network, optimizer, settings, epoch + 1)
         on_epoch(epoch + 1, loss)
     network.save(out)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from refiner import checks
 from refiner.errors import DataError
 from refiner.files import write_whole
-from refiner.weights import frozen
+from refiner.weights import available, frozen
 
 BUNDLED = Path(__file__).resolve().parent.parent / "assets" / "generator.safetensors"
 SIDE = 32
@@ -139,7 +139,7 @@ class Generator(nn.Module):
     @staticmethod
     def bundled(device: torch.device | str = "cpu") -> "Generator":
         """The weights that come with refiner, of CIFAR-10's first 40,000; one shared copy a device."""
-        return _bundled(torch.device(device))
+        return _bundled(available(device))
 
 
 @cache

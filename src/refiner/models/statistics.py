@@ -24,6 +24,10 @@ def recalibrate(model: nn.Module, batches: Iterable[Tensor], momentum: float | N
     """
     if momentum is not None:
         checks.number("momentum", momentum, 0, 1, above=True)
+    if not isinstance(model, nn.Module):
+        raise DataError(f"model = {type(model).__name__}: expected a torch.nn.Module")
+    if not isinstance(batches, Iterable):
+        raise DataError(f"batches = {type(batches).__name__}: expected tensors of inputs, as a list")
     layers = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
     if not layers:
         raise UnsupportedModelError(
