@@ -56,7 +56,7 @@ def check_recording(*tensors: Tensor) -> None:
     if torch.is_inference_mode_enabled() or any(t.is_inference() for t in tensors):
         raise DataError("inference mode: no slopes are recorded in it; leave it, and clone what it made")
     for device in {t.device.type for t in tensors}:
-        if torch.is_autocast_enabled(device):
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
             raise DataError(f"autocast is on for {device}: leave it; refiner chooses its own precision")
 
 

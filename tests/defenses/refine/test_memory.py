@@ -1,12 +1,15 @@
-"""The warm start's memory: bounded, the oldest forgotten first."""
+"""The warm start: half the iterations from what is remembered; its memory, the oldest forgotten first."""
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
+from refiner.core import Task
+from refiner.defenses import Refiner
 from refiner.defenses.refine.memory import Memory
 
 
@@ -92,3 +95,40 @@ def test_half_a_change_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(memory) == 0 and memory.state() == {}
     memory.store(ONE, torch.tensor([[7.0]]))
     assert memory.find(ONE, like=torch.zeros(1, 1)).values.tolist() == [[7]]
+
+
+# Plain descent remembers nothing but where it is: steps of two rounds are steps of one long search.
+DESCENT: dict[str, Any] = {"solver": "descent", "step": 0.1, "beta": 0.0, "floor": 0.0, "secret": b"s" * 32}
+
+
+def after(steps: int, task: Task, x: Tensor, y: Tensor) -> Tensor:
+    return Refiner(iterations=steps, warm_start=False, **DESCENT).refine(task, x, y)[0]
+
+
+@pytest.mark.parametrize(("iterations", "half"), [(5, 3), (4, 2)])
+def test_a_known_batch_goes_on_for_half_the_iterations(
+    task: Task, pictures: tuple[Tensor, Tensor], iterations: int, half: int
+) -> None:
+    x, y = pictures[0][:2], pictures[1][:2]
+    warm = Refiner(iterations=iterations, warm_start=True, **DESCENT)
+    for steps in (iterations, iterations + half):
+        expected = after(steps, task, x, y)
+        assert (expected - after(steps + 1, task, x, y)).abs().max() > 1e-4
+        torch.testing.assert_close(warm.refine(task, x, y)[0], expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_batch_known_in_part_goes_on_for_all_iterations(
+    task: Task, pictures: tuple[Tensor, Tensor]
+) -> None:
+    x, y = pictures[0][:3], pictures[1][:3]
+    warm = Refiner(iterations=3, warm_start=True, **DESCENT)
+    warm.refine(task, x[:2], y[:2])
+    found, _ = warm.refine(task, x, y)
+    torch.testing.assert_close(found[:2], after(6, task, x[:2], y[:2]), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(found[2:], after(3, task, x[2:], y[2:]), rtol=1e-9, atol=1e-9)
+
+
+def test_without_a_warm_start_every_round_is_the_same(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
+    x, y = pictures[0][:2], pictures[1][:2]
+    cold = Refiner(iterations=2, warm_start=False, **DESCENT)
+    assert torch.equal(cold.refine(task, x, y)[0], cold.refine(task, x, y)[0])
