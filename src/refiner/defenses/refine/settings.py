@@ -46,7 +46,7 @@ class Settings:
     step: float = 1.0
     """Learning rate of the first three solvers."""
     element_power: float = 0.0
-    """Power of the element weight |g·θ|: 1 is the paper's equation, ½ its sentence but for τ, 0 switches it off."""
+    """Power of the element weight |g·θ|: 1 is the paper's equation, ½ its sentence but for τ, 0 for none."""
     relative: bool = True
     """Whether UM is a share of its value for a zero gradient; the paper's raw UM is of the order 1e-7."""
     floor: float = 0.4
