@@ -321,14 +321,13 @@ def test_the_bundled_generator_comes_nearer_to_real_pictures() -> None:
     task = Task(LeNet(), example=x[0])
     seen = Observation.of(task, NoDefense().protect(task, x, y))
     begun, found = (
-        GGL(iterations=count).reconstruct(seen, threat=ThreatModel(generator=True)) for count in (1, 25)
+        GGL(iterations=count).reconstruct(seen, threat=ThreatModel(generator=True)) for count in (1, 15)
     )
     assert bool((found.objective < 0.5 * begun.objective).all())
     assert float((found.x - x).square().mean()) < float((begun.x - x).square().mean())
 
 
-@pytest.mark.parametrize("name", ["dlg", "idlg"])
-def test_the_size_of_a_gradient_does_not_matter(name: str, victims: tuple[Tensor, Tensor]) -> None:
+def test_the_size_of_a_gradient_does_not_matter(victims: tuple[Tensor, Tensor]) -> None:
     """A late model's is small; the search must not stop for that."""
     x, y = victims
     torch.manual_seed(0)
@@ -337,7 +336,7 @@ def test_the_size_of_a_gradient_does_not_matter(name: str, victims: tuple[Tensor
     for size in (1.0, 1e-4):
         task = Task(model, x[0], lambda out, y, size=size: size * torch.nn.functional.cross_entropy(out, y))
         seen = Observation.of(task, NoDefense().protect(task, x, y), labels=y)
-        found = make_attack(f"{name}:iterations=2").reconstruct(seen, threat=ThreatModel(labels=True))
+        found = make_attack("idlg:iterations=2").reconstruct(seen, threat=ThreatModel(labels=True))
         errors.append(float((found.x - x).square().mean()))
     assert errors[1] == pytest.approx(errors[0], rel=0.3)
     assert errors[0] < 0.02

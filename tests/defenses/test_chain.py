@@ -130,7 +130,7 @@ def test_without_a_seed_the_noise_of_later_parts_is_new_every_round(
 
 
 def test_refiner_remembers_in_a_chain_as_it_does_alone(task: Task, batch: tuple[Tensor, Tensor]) -> None:
-    refiner = Refiner(iterations=4)
+    refiner = Refiner(iterations=4, warm_start=True)
     defense = Chain((refiner, Scale()))
     defense.protect(task, *batch, seed=0)
     assert len(refiner._memory) == 0

@@ -98,7 +98,7 @@ def test_local_steps_of_all_clients_at_once(text: str) -> None:
         assert (together.moves(round) - expected).norm() < 1e-4 * expected.norm()
 
 
-DEFENSES: dict[str, Defense] = {"none": NoDefense(), "refiner": Refiner(iterations=1)}
+DEFENSES: dict[str, Defense] = {"none": NoDefense(), "refiner": Refiner(iterations=1, warm_start=True)}
 TRAINING = Training(rounds=9, clients=2, batch=4, lr=0.05)
 
 

@@ -131,7 +131,7 @@ def test_neither_raw_gradient_nor_secret_crosses(shared: Any, tmp_path: Path) ->
     """A client without a study's seed: its noise hangs on a secret that lies with it."""
     training = Training(rounds=1, clients=2, batch=8, lr=0.1, seed=None)
     home, uploads = shared.homes[0], {}
-    for defense in ("none", "refiner:iterations=3"):
+    for defense in ("none", "refiner:iterations=3,warm_start=true"):
         shared.tap.sent.clear()
         shared.train(replace(EXPERIMENT, defense=defense, training=training), tmp_path / defense[:4])
         uploads[defense] = bytes(shared.tap.sent)
