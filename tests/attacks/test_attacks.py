@@ -65,8 +65,8 @@ def test_recovers_undefended_pictures(
     name: str, seen: Observation, light: Observation, victims: tuple[Tensor, Tensor]
 ) -> None:
     x, y = victims
-    # LeNet for one attack by each search, L-BFGS and Adam; the others differ from these in the rest.
-    seen = seen if name in ("dlg", "inverting") else light
+    # LeNet for one of them; the others differ from it in the rest.
+    seen = seen if name == "dlg" else light
     # What a generator can't make it can't rebuild.
     rows = slice(2, 3) if name == "ggl" else slice(None)
     found = QUICK[name].reconstruct(seen, threat=ALL)
@@ -331,12 +331,12 @@ def test_the_size_of_a_gradient_does_not_matter(victims: tuple[Tensor, Tensor]) 
     """A late model's is small; the search must not stop for that."""
     x, y = victims
     torch.manual_seed(0)
-    model = LeNet(input_shape=x.shape[2:])
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(x[0, 0].numel(), 10), torch.nn.GELU())
+    model.append(torch.nn.Linear(10, 10))
     errors = []
     for size in (1.0, 1e-4):
         task = Task(model, x[0], lambda out, y, size=size: size * torch.nn.functional.cross_entropy(out, y))
         seen = Observation.of(task, NoDefense().protect(task, x, y), labels=y)
         found = make_attack("idlg:iterations=2").reconstruct(seen, threat=ThreatModel(labels=True))
         errors.append(float((found.x - x).square().mean()))
-    assert errors[1] == pytest.approx(errors[0], rel=0.3)
-    assert errors[0] < 0.02
+    assert max(errors) < 0.001

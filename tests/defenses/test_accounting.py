@@ -71,7 +71,7 @@ def test_a_sample_in_one_entry_is_the_worst(library: ModuleType) -> None:
 @pytest.mark.parametrize("kind", [DPGaussian, DPLaplace])
 def test_against_drawn_privacy_losses(kind: type[DPGaussian] | type[DPLaplace]) -> None:
     """δ at the counted ε, as a mean over draws: of adding and of removing a sample, the greater."""
-    scale, rate, steps, delta, draws = 0.8, 0.1, 20, 1e-2, 400_000
+    scale, rate, steps, delta, draws = 0.8, 0.1, 20, 1e-2, 200_000
     bound = dp_epsilon(kind(scale, per_sample=True), steps=steps, sampling_rate=rate, delta=delta)
 
     def log_density(noise: np.ndarray) -> np.ndarray:

@@ -207,9 +207,8 @@ def test_pictures_that_are_none(change: Callable[[Tensor], Tensor], message: str
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_every_floating_point_type_is_taken(dtype: torch.dtype, tmp_path: Path) -> None:
-    network = train(few().to(dtype), replace(TINY, epochs=1), tmp_path / "network")
+def test_other_floating_point_types_are_taken(tmp_path: Path) -> None:
+    network = train(few().double(), replace(TINY, epochs=1), tmp_path / "network")
     assert network.linear.weight.dtype == torch.float32
 
 

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from refiner.models import build
 
 # One core takes up to 0.4 s an image for the large models, so their epoch is two steps on a few images.
-IMAGES = {"lenet": 200, "resnet10": 8, "resnet18": 4, "resnet34": 4, "vit": 4}
+IMAGES = {"lenet": 200, "resnet10": 4, "resnet18": 4, "resnet34": 4, "vit": 4}
 
 
 @pytest.mark.parametrize(
