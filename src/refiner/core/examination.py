@@ -19,6 +19,8 @@ _REMEDIES: tuple[tuple[type[nn.Module], str], ...] = (
 _TOLERANCE, _LOOSE_TOLERANCE = 1e-4, 0.05
 _REMEDY = "replace it by operations that have second derivatives and keep no state"
 _LONGEST = 200
+# How a model that runs in one type says that it does not run in another.
+UNFIT = (RuntimeError, TypeError, ValueError, AssertionError, LookupError)
 
 
 def copied(model: nn.Module, known: Mapping[int, object]) -> nn.Module:
@@ -133,7 +135,9 @@ def _wide(
         wide = {name: value.double() if value.is_floating_point() else value for name, value in state.items()}
         with torch.no_grad():
             loss(torch.func.functional_call(model, dict(wide), (example.double(),)))
-    except Exception:
+    except torch.OutOfMemoryError:
+        raise
+    except UNFIT:
         return state, example
     return wide, example.double()
 

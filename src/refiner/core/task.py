@@ -159,7 +159,9 @@ class Task:
         device = next(iter(parameters.values())).device
         try:
             scores = self.scores(parameters, torch.zeros(2, *self.input_shape, device=device).bfloat16())
-        except Exception:
+        except torch.OutOfMemoryError:
+            raise
+        except examination.UNFIT:
             return False
         return scores.dtype == torch.bfloat16
 
