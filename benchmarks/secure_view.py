@@ -23,6 +23,7 @@ from refiner.metrics import assign, blind_guess, psnr
 from refiner.models import build
 
 FIRST = 40_000
+VIEWS = ("single upload", "securely aggregated mean")
 
 
 def main() -> None:
@@ -35,6 +36,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, nargs="+", default=[20, 1], help="one count for each batch")
     parser.add_argument("--total-variation", type=float, nargs="+", default=[1e-3, 1e-2, 1e-1])
     parser.add_argument("--iterations", type=int, default=4000)
+    parser.add_argument("--views", nargs="+", default=list(VIEWS), choices=VIEWS)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -52,7 +54,9 @@ def main() -> None:
         update = NoDefense().protect(task, x, y)
         single = Observation.of(task, update)
         mean = replace(single, gradient=server_view(update, options.clients), samples=options.clients * batch)
-        for view, seen in (("single upload", single), ("securely aggregated mean", mean)):
+        for view, seen in zip(VIEWS, (single, mean), strict=True):
+            if view not in options.views:
+                continue
             truth = x.view(seen.victims, seen.samples, *x.shape[2:])
             for weight in options.total_variation:
                 attack = InvertingGradients(iterations=options.iterations, total_variation=weight)
