@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from refiner.defenses.refine.problem import Gradient, Problem
-from refiner.defenses.refine.solver import solve
+from refiner.defenses.refine.solver import SOLVERS, solve
 from refiner.defenses.refine.utility import Utility
 
 V, PIXELS, SIZE = 3, 6, 8
 STEP, ITERATIONS = 0.05, 7
 FREE = {"step": STEP, "reach": 1e9}
+SECOND_ORDER = ("conjugate", "secant")
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -58,9 +59,7 @@ def test_first_order_solvers_against_torch_on_each_victim(
     solver: str, theirs: Callable[[list[Tensor]], torch.optim.Optimizer], beta: float
 ) -> None:
     """Plain descent keeps its step; those of the others shrink in a straight line."""
-    robust = solve(
-        problem(curved, beta=beta), START, solver=solver, iterations=ITERATIONS, renew=True, **FREE
-    )
+    robust = solve(problem(curved, beta=beta), START, solver=solver, iterations=ITERATIONS, **FREE)
     for victim in range(V):
         x = START[victim : victim + 1].clone().requires_grad_()
         reference = theirs([x])
@@ -73,14 +72,14 @@ def test_first_order_solvers_against_torch_on_each_victim(
         torch.testing.assert_close(robust[victim], x.detach()[0], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("solver", ["descent", "adam", "signed", "conjugate"])
+@pytest.mark.parametrize("solver", SOLVERS)
 def test_no_iterations_leave_the_start(solver: str) -> None:
-    assert torch.equal(solve(problem(curved), START, solver=solver, iterations=0, renew=True, **FREE), START)
+    assert torch.equal(solve(problem(curved), START, solver=solver, iterations=0, **FREE), START)
 
 
-@pytest.mark.parametrize("renew", [True, False])
-def test_the_first_conjugate_step_goes_to_the_minimum_along_the_slope(renew: bool) -> None:
-    robust = solve(problem(straight), START, solver="conjugate", iterations=1, renew=renew, **FREE)
+@pytest.mark.parametrize("solver", SECOND_ORDER)
+def test_the_first_second_order_step_goes_to_the_minimum_along_the_slope(solver: str) -> None:
+    robust = solve(problem(straight), START, solver=solver, iterations=1, **FREE)
     for victim in range(V):
         factor = WEIGHT[victim][:, None] * MATRIX
         away = WEIGHT[victim] * (straight(START)[victim] - TARGET[victim])
@@ -89,10 +88,10 @@ def test_the_first_conjugate_step_goes_to_the_minimum_along_the_slope(renew: boo
         torch.testing.assert_close(robust[victim, 0], START[victim, 0] - t * slope, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("renew", [True, False])
-def test_conjugate_steps_end_at_the_weighted_least_squares_solution(renew: bool) -> None:
-    """As many as there are pixels are enough, and these are two more."""
-    robust = solve(problem(straight), START, solver="conjugate", iterations=14, renew=renew, **FREE)
+@pytest.mark.parametrize("solver", SECOND_ORDER)
+def test_second_order_steps_end_at_the_weighted_least_squares_solution(solver: str) -> None:
+    """As many as there are pixels are enough, one more for secants; here are two or more to spare."""
+    robust = solve(problem(straight), START, solver=solver, iterations=14, **FREE)
     for victim in range(V):
         weight = WEIGHT[victim][:, None]
         best = torch.linalg.lstsq(weight * MATRIX, weight * TARGET[victim][:, None]).solution[:, 0]
@@ -100,10 +99,9 @@ def test_conjugate_steps_end_at_the_weighted_least_squares_solution(renew: bool)
         torch.testing.assert_close(robust[victim, 0], best, rtol=1e-5, atol=1e-5)
 
 
-def test_a_conjugate_step_moves_no_pixel_beyond_its_reach() -> None:
-    robust = solve(
-        problem(straight), START, solver="conjugate", iterations=1, step=STEP, reach=0.01, renew=True
-    )
+@pytest.mark.parametrize("solver", SECOND_ORDER)
+def test_a_second_order_step_moves_no_pixel_beyond_its_reach(solver: str) -> None:
+    robust = solve(problem(straight), START, solver=solver, iterations=1, step=STEP, reach=0.01)
     moved = (robust - START).abs().flatten(1).amax(1)
     torch.testing.assert_close(moved, torch.full_like(moved, 0.01))
 
@@ -115,16 +113,24 @@ def relative(x: Tensor) -> Tensor:
 def test_conjugate_steps_end_on_the_floor() -> None:
     floor = 0.9 * relative(START).min().item()
     bounded = problem(straight, floor=floor)
-    robust = solve(bounded, START, solver="conjugate", iterations=60, renew=True, **FREE)
+    robust = solve(bounded, START, solver="conjugate", iterations=60, **FREE)
     torch.testing.assert_close(relative(robust), torch.full((V,), floor, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("solver", ["descent", "conjugate"])
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9])
+def test_secant_steps_stay_above_the_floor(share: float) -> None:
+    """They end near it: how far a step leads is known only after it."""
+    floor = share * relative(START).min().item()
+    robust = solve(problem(straight, floor=floor), START, solver="secant", iterations=60, **FREE)
+    assert (relative(robust) > 0.9 * floor).all()
+
+
+@pytest.mark.parametrize("solver", ["descent", *SECOND_ORDER])
 @pytest.mark.parametrize("beta", [0.0, 3.0])
 def test_below_the_floor_only_privacy_has_a_say(solver: str, beta: float) -> None:
     below = relative(START) < relative(START).median()
     bounded = problem(straight, beta=beta, floor=relative(START).median().item() * (1 - 1e-9))
-    robust = solve(bounded, START, solver=solver, iterations=1, renew=True, **FREE)
+    robust = solve(bounded, START, solver=solver, iterations=1, **FREE)
     moved = robust - START
     assert below.any() and (moved[~below] != 0).all()
     if beta:

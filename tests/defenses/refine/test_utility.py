@@ -42,7 +42,7 @@ def test_value_slope_and_curvature_are_those_of_the_equation(
     target, other = gradients_of(task, pictures)
     um = utility(task, task.parameters(), target, tau=tau, element_power=power, relative=relative)
     values = task.parameters()
-    along = torch.randn_like(target)
+    along, across = torch.randn_like(target), torch.randn_like(target)
     for victim in range(len(target)):
 
         def expected(flat: Tensor, victim: int = victim) -> Tensor:
@@ -60,7 +60,7 @@ def test_value_slope_and_curvature_are_those_of_the_equation(
         difference = other - target
         torch.testing.assert_close(um.value(difference)[victim], value.detach(), **EXACT)
         torch.testing.assert_close(um.slope(difference)[victim], slope.detach(), **EXACT)
-        torch.testing.assert_close(um.curvature(along)[victim], bend @ along[victim], **EXACT)
+        torch.testing.assert_close(um.dot(along, across)[victim], bend @ across[victim], **EXACT)
 
 
 def test_each_victim_is_weighed_by_its_own_model(task: Task, pictures: tuple[Tensor, Tensor]) -> None:

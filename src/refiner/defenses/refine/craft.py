@@ -19,8 +19,7 @@ from refiner.evaluation.network import EvaluationNetwork
 
 # Below this share of the floor the noise has changed next to nothing. It is far below what training meets.
 DEAF = 0.05
-# From this size on a batch has its gradient expanded once: that costs as much as a step, and the floor is far
-# away. Smaller ones meet the floor, and an old expansion would let them pass it.
+# Below this size a batch meets the floor, where conjugate steps end and secants only come near.
 LARGE = 16
 # With this many weights in convolutions, walking back through a gradient recorded in bfloat16 is faster, and
 # moves the distance reached by a few thousandths; in a vision transformer it moves it by two hundredths.
@@ -57,10 +56,12 @@ def craft(
             return gradient(data)
 
     straight = settings.upload == "straight"
-    renew = x.shape[1] < LARGE
+    solver = settings.solver
+    if solver == "secant" and x.shape[1] < LARGE:
+        solver = "conjugate"
     # In full precision: a guard compares with it, and TF32 is off by more than the guard allows.
     real = beside(lambda: exact(x))
-    half = settings.solver == "conjugate" and not renew and _in_half(task, x)
+    half = solver == "secant" and _in_half(task, x)
     problem = Problem(
         gradient=gradient,
         recorded=_halved(task, parameters, y) if half else gradient,
@@ -82,11 +83,10 @@ def craft(
         robust = solve(
             problem,
             begin,
-            solver=settings.solver,
+            solver=solver,
             iterations=iterations,
             step=settings.step,
             reach=REACH * (high - low),
-            renew=renew,
         )
     # A recorded gradient is large, and what follows needs room of its own.
     del problem

@@ -27,12 +27,8 @@ class Expansion:
 
     @cached_property
     def value(self) -> Tensor:
-        """g at the point, `[V, N]`."""
-        recorded = self._graph
-        if self.recorded is self.gradient:
-            return recorded.detach()
-        with torch.no_grad():
-            return self.gradient(self.point)
+        """g at the point, `[V, N]`, as it is recorded."""
+        return self._graph.detach()
 
     @cached_property
     def _graph(self) -> Tensor:
@@ -51,7 +47,8 @@ class Expansion:
         """
         scale = self.probe / tallest
         with torch.no_grad():
-            return (self.gradient(self.point + wide(scale, move) * move) - self.value) / scale[:, None]
+            here = self.value if self.recorded is self.gradient else self.gradient(self.point)
+            return (self.gradient(self.point + wide(scale, move) * move) - here) / scale[:, None]
 
 
 @dataclass(frozen=True)
@@ -103,6 +100,16 @@ class Problem:
         reached: Tensor = difference.norm(dim=1)
         least: Tensor = self.floor * self.utility.target.norm(dim=1)
         return reached.square() - least.square()
+
+    def to_floor(self, difference: Tensor, along: Tensor, beyond: Tensor) -> Tensor:
+        """The first t, `[V]`, with `difference + t·along` on the floor; infinite if there is none ahead."""
+        if not self.floor:
+            return torch.full_like(beyond, torch.inf)
+        square, lean = along.square().sum(1), (along * difference).sum(1)
+        inside = lean.square() - square * beyond
+        meets = (beyond > 0) & (lean < 0) & (inside > 0)
+        root = (-lean - inside.clamp_min(0).sqrt()) / square.clamp_min(TINY)
+        return torch.where(meets, root, torch.inf)
 
     def _privacy_slope(self, x: Tensor) -> Tensor:
         if not self.beta:

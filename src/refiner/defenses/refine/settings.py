@@ -41,8 +41,9 @@ class Settings:
     """Whether ε is a share of the real gradient's length."""
     start: str = "centred"
     """"blend" as in the paper, or "centred"."""
-    solver: str = "conjugate"
-    """"descent" as in the paper, "adam", "signed" or "conjugate"."""
+    solver: str = "secant"
+    """"descent" as in the paper, "adam", "signed", "conjugate", or "secant", which leaves batches of fewer
+    than 16 samples to "conjugate"."""
     step: float = 1.0
     """Learning rate of the first three solvers."""
     element_power: float = 0.0

@@ -4,35 +4,41 @@ import torch
 from torch import Tensor
 
 from refiner.core.optim import GD, Adam, Optimizer, SignedAdam
-from refiner.defenses.refine.problem import Expansion, Problem, wide
+from refiner.defenses.refine.problem import Problem, wide
+from refiner.defenses.refine.secants import Secants
 from refiner.defenses.refine.utility import TINY
 
-SOLVERS = ("descent", "adam", "signed", "conjugate")
+SOLVERS = ("descent", "adam", "signed", "conjugate", "secant")
 
 # In passes forward or backward through the model: a plain gradient takes one forward, one backward to the
 # activations and one to the weights, and the paper counts an iteration as two gradients.
 _ITERATION, _GRADIENT, _PULL = 6, 3, 4
+# What is taken of the last secant step down the slope: no later step makes up for one that went too far.
+_LAST = 0.5
 
 
-def solve(
-    problem: Problem, x: Tensor, *, solver: str, iterations: int, step: float, reach: float, renew: bool
-) -> Tensor:
-    """Robust data from the start `x [V, B, ...]`; `step` is for first-order solvers, the rest for conjugate.
+def solve(problem: Problem, x: Tensor, *, solver: str, iterations: int, step: float, reach: float) -> Tensor:
+    """Robust data from the start `x [V, B, ...]`; `step` is the learning rate of first-order solvers.
 
-    `reach` bounds what one step may move a pixel; with `renew` the gradient is expanded anew at every step.
+    `reach` bounds what one step of the others may move a pixel.
     """
+    if solver == "secant":
+        return _secant(problem, x, steps(iterations, solver), reach)
     if solver == "conjugate":
-        return _conjugate(problem, x, steps(iterations, renew), reach, renew)
+        return _conjugate(problem, x, steps(iterations, solver), reach)
     return _first_order(problem, x, iterations, solver, step)
 
 
-def steps(iterations: int, renew: bool) -> int:
-    """How many conjugate steps are the work of `iterations` of the paper's.
+def steps(iterations: int, solver: str) -> int:
+    """How many second-order steps are the work of `iterations` of the paper's.
 
-    >>> steps(10, renew=False), steps(10, renew=True), steps(5, renew=False), steps(1, renew=True)
+    >>> steps(10, "secant"), steps(10, "conjugate"), steps(5, "secant"), steps(1, "conjugate")
     (8, 6, 3, 1)
     """
-    once, each = (0, _PULL + 2 * _GRADIENT) if renew else (_GRADIENT, _PULL + _GRADIENT)
+    once, each = {
+        "conjugate": (0, _PULL + 2 * _GRADIENT),
+        "secant": (_GRADIENT, _PULL + _GRADIENT),
+    }[solver]
     return max((iterations * _ITERATION - once) // each, min(iterations, 1))
 
 
@@ -49,20 +55,18 @@ def _first_order(problem: Problem, x: Tensor, iterations: int, solver: str, step
     return x
 
 
-def _conjugate(problem: Problem, x: Tensor, steps: int, reach: float, renew: bool) -> Tensor:
-    """Conjugate gradients on the expanded gradient, and on the privacy metric by its slope at the same point.
+def _conjugate(problem: Problem, x: Tensor, steps: int, reach: float) -> Tensor:
+    """Conjugate gradients on the gradient as expanded about each point, and on the privacy metric's slope.
 
     With J·direction known, by one more plain gradient, the utility is a parabola in the step, and its minimum
-    has a closed form.
+    has a closed form; so has the place where the floor is met.
     """
     direction = previous = torch.zeros_like(x)
     length = x.new_zeros(len(x))
-    near: Expansion | None = None
     for _ in range(steps):
-        if near is None:
-            climb = problem.climb(x)
-            near, difference = problem.expand(x)
-            beyond = problem.beyond_floor(difference)
+        climb = problem.climb(x)
+        near, difference = problem.expand(x)
+        beyond = problem.beyond_floor(difference)
         slope = problem.descent(near, difference, beyond) - climb()
         # Polak and Ribière's share of the old direction, never a negative one, none where it would rise.
         before, length = length, _dot(slope, slope)
@@ -71,28 +75,50 @@ def _conjugate(problem: Problem, x: Tensor, steps: int, reach: float, renew: boo
         share = torch.where(rise < length, share, 0)
         direction = wide(share, x) * direction - slope
         fall = length - torch.where(rise < length, rise, 0)
-        tallest = direction.abs().flatten(1).amax(1).clamp_min(TINY)
+        tallest = _tallest(direction)
         along = near.push(direction, tallest)
-        t = (fall / problem.utility.curvature(along).clamp_min(TINY)).clamp_min(0)
-        # ‖difference + t·along‖², of which `beyond` is the part above the floor, is a parabola in t as well.
-        square, lean = along.norm(dim=1).square(), _dot(along, difference)
-        if problem.floor:
-            t = t.minimum(_to_floor(beyond, square, lean))
-        t = t.minimum(reach / tallest)
-        x, difference = x + wide(t, x) * direction, torch.addcmul(difference, t[:, None], along)
-        beyond = beyond + t * (2 * lean + t * square)
-        previous = slope
-        # Dropped before the next one is made: each holds a recorded gradient.
-        near = None if renew else near
+        t = (fall / problem.utility.dot(along, along).clamp_min(TINY)).clamp_min(0)
+        t = t.minimum(problem.to_floor(difference, along, beyond)).minimum(reach / tallest)
+        x, previous = x + wide(t, x) * direction, slope
+        del near  # before the next one is made: it holds a recorded gradient
     return x
 
 
-def _to_floor(beyond: Tensor, square: Tensor, lean: Tensor) -> Tensor:
-    """The first t with beyond + 2·lean·t + square·t² = 0; infinite where there is none ahead."""
-    inside = lean.square() - square * beyond
-    meets = (beyond > 0) & (lean < 0) & (inside > 0)
-    root = (-lean - inside.clamp_min(0).sqrt()) / square.clamp_min(TINY)
-    return torch.where(meets, root, torch.inf)
+def _secant(problem: Problem, x: Tensor, steps: int, reach: float) -> Tensor:
+    """Steps down the slope of what is left of UM when all that earlier moves have taught is used.
+
+    The gradient is computed at every point, and any two points show how it changes in between (Anderson's
+    mixing). Where the model bends that is nearer to the truth than an expansion about one of them, and no
+    direction need be tried before it is taken, but for the first.
+    """
+    known: Secants | None = None
+    for number in range(steps):
+        climb = problem.climb(x)
+        near, difference = problem.expand(x)
+        beyond = problem.beyond_floor(difference)
+        utility = problem.utility
+        known = known or Secants(utility)
+        known.learn(x, difference)
+        back, left = known.undo()
+        slope = problem.descent(near, left, beyond) - climb()
+        fall = _dot(slope, slope)
+        if known.rate is None:
+            along = near.push(slope, _tallest(slope))
+            known.rate = fall / utility.dot(along, along).clamp_min(TINY)
+        rate = _LAST * known.rate if number == steps - 1 > 0 else known.rate
+        move = wide(beyond > 0, back) * back - wide(rate, slope) * slope
+        # A step to the minimum along the slope takes half of rate · fall from UM.
+        share = (1 - rate * fall / 2 / utility.value(left).clamp_min(TINY)).clamp_min(0).sqrt()
+        t = problem.to_floor(difference, share[:, None] * left - difference, beyond)
+        x = x + wide(t.minimum(reach / _tallest(move)).clamp_max(1), move) * move
+        del near
+    return x
+
+
+def _tallest(move: Tensor) -> Tensor:
+    """The most that a pixel moves, `[V]`."""
+    most: Tensor = move.abs().flatten(1).amax(1)
+    return most.clamp_min(TINY)
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:

@@ -35,9 +35,9 @@ class Utility:
         """∂UM/∂gradient, `[V, N]`."""
         return self._twice * difference
 
-    def curvature(self, along: Tensor) -> Tensor:
-        """The second derivative of UM along a change of the gradient, `[V]`."""
-        return (self._twice * along * along).sum(1)
+    def dot(self, a: Tensor, b: Tensor) -> Tensor:
+        """Two changes of the gradient in UM's measure, `[V]`: of one with itself, UM's curvature along it."""
+        return (self._twice * a * b).sum(1)
 
 
 def utility(
