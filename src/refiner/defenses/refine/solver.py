@@ -92,8 +92,8 @@ def _secant(problem: Problem, x: Tensor, steps: int, reach: float) -> Tensor:
     direction need be tried before it is taken, but for the first.
     """
     known: Secants | None = None
+    climb = problem.climb(x)
     for number in range(steps):
-        climb = problem.climb(x)
         near, difference = problem.expand(x)
         beyond = problem.beyond_floor(difference)
         utility = problem.utility
