@@ -29,7 +29,7 @@ from refiner.models import build
 TV = [1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0]
 LETTER = Refiner.paper(epsilon=None)
 # The letter's start and noise with other searches: β has a say there.
-BLEND = replace(LETTER, solver="conjugate", relative=True, element_power=0.0)
+BLEND = replace(LETTER, solver="secant", relative=True, element_power=0.0)
 STRAIGHT = Refiner(upload="straight", floor=0.43, remember=50_000)
 VARIANTS: dict[str, Defense] = {
     "none": NoDefense(),
@@ -40,10 +40,10 @@ VARIANTS: dict[str, Defense] = {
     "paper, step 10": replace(LETTER, step=10.0),
     "paper, signed 0.02": replace(LETTER, relative=True, solver="signed", step=0.02),
     "paper, Adam 0.05": replace(LETTER, relative=True, solver="adam", step=0.05),
-    "paper, conjugate": BLEND,
-    "paper, conjugate, β 0": replace(BLEND, beta=0.0),
-    "paper, conjugate, β 0.1": replace(BLEND, beta=0.1),
-    "paper, conjugate, β 10": replace(BLEND, beta=10.0),
+    "paper, secant": BLEND,
+    "paper, secant, β 0": replace(BLEND, beta=0.0),
+    "paper, secant, β 0.1": replace(BLEND, beta=0.1),
+    "paper, secant, β 10": replace(BLEND, beta=10.0),
     "default": Refiner(),
     "default, warm": Refiner(warm_start=True, remember=50_000),
     "default, ε 0.1": Refiner(epsilon=0.1),
@@ -55,6 +55,7 @@ VARIANTS: dict[str, Defense] = {
     "default, ½ element weight": Refiner(element_power=0.5),
     "default, descent 1": Refiner(solver="descent"),
     "default, Adam 0.05": Refiner(solver="adam", step=0.05),
+    "default, conjugate": Refiner(solver="conjugate"),
     "default, floor 0.3": Refiner(floor=0.3),
     "default, floor 0.45": Refiner(floor=0.45),
     "centred 3, floor 0.5": Refiner(alpha=3.0, floor=0.5),

@@ -91,6 +91,8 @@ def _secant(problem: Problem, x: Tensor, steps: int, reach: float) -> Tensor:
     mixing). Where the model bends that is nearer to the truth than an expansion about one of them, and no
     direction need be tried before it is taken, but for the first.
     """
+    if not steps:
+        return x  # before anything is begun that none would wait for
     known: Secants | None = None
     climb = problem.climb(x)
     for number in range(steps):
