@@ -1,6 +1,7 @@
-"""How strong the attacks are on undefended single pictures and small batches, at initialisation.
+"""How strong the attacks are on single pictures and small batches, at initialisation, undefended or not.
 
     python benchmarks/attack_strength.py --data FOLDER --out FOLDER [--attacks …] [--victims 1000] [--batch 1]
+        [--defense none]
 
 Victims are CIFAR-10 training images 40,000 …, or from `--first` on: weights are chosen on others than those
 reported. The blind guess stands beside every score; the first 16 victims and what was made of them are drawn.
@@ -28,7 +29,7 @@ from refiner.attacks import (
 from refiner.core import Task
 from refiner.data import load_dataset
 from refiner.data.sheet import write_sheet
-from refiner.defenses import NoDefense
+from refiner.defenses import Defense, make_defense
 from refiner.metrics import assign, lpips, psnr, ssim
 from refiner.models import NAMES, build
 
@@ -47,14 +48,14 @@ ATTACKS: dict[str, Attack] = {
 }
 GRANTED = ThreatModel(generator=True)
 # What a weight of total variation is chosen from, and how far behind the victims lie those it is chosen on.
-GRID, TUNED = (1e-1, 1e-2, 1e-3, 1e-4), 5000
+GRID, TUNED = (1.0, 1e-1, 1e-2, 1e-3, 1e-4), 5000
 
 
 def tuned(
-    attack: InvertingGradients | GradInversion, task: Task, x: Tensor, y: Tensor
+    attack: InvertingGradients | GradInversion, task: Task, defense: Defense, x: Tensor, y: Tensor
 ) -> InvertingGradients | GradInversion:
     """The attack with the weight of total variation that gives the best PSNR on these victims."""
-    seen = Observation.of(task, NoDefense().protect(task, x, y))
+    seen = Observation.of(task, defense.protect(task, x, y, seed=TUNED))
     tried = [replace(attack, total_variation=weight) for weight in GRID]
 
     def score(attack: InvertingGradients | GradInversion) -> float:
@@ -73,6 +74,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--attacks", nargs="+", default=list(ATTACKS), choices=list(ATTACKS))
     parser.add_argument("--models", nargs="+", default=["lenet"], choices=NAMES)
+    parser.add_argument("--defense", default="none", metavar="NAME:SETTING=VALUE")
     parser.add_argument("--victims", type=int, default=1000)
     parser.add_argument("--batch", type=int, nargs="+", default=[1])
     parser.add_argument("--first", type=int, default=40_000, help="the first victim's place in the data")
@@ -98,7 +100,8 @@ def main() -> None:
             x, y = victims(options.first, count, batch)
             torch.manual_seed(options.seed)
             task = Task(build(model).to(device), example=x[0, :1])
-            seen = Observation.of(task, NoDefense().protect(task, x, y))
+            defense = make_defense(options.defense)
+            seen = Observation.of(task, defense.protect(task, x, y, seed=options.seed))
             right = float((infer_labels(seen) == y.sort(1).values).all(1).float().mean())
             colour = psnr(x.mean((-2, -1), keepdim=True).expand_as(x).flatten(0, 1), x.flatten(0, 1)).mean()
             for name in options.attacks:
@@ -107,7 +110,7 @@ def main() -> None:
                     attack = replace(attack, generator=options.generator)
                 if options.tune and isinstance(attack, InvertingGradients | GradInversion):
                     others = victims(options.first + TUNED, min(count, 8), batch)
-                    attack = tuned(replace(attack, iterations=options.tune), task, *others)
+                    attack = tuned(replace(attack, iterations=options.tune), task, defense, *others)
                     attack = replace(attack, iterations=ATTACKS[name].iterations)
                 wanted = {"iterations": options.iterations, "restarts": options.restarts}
                 attack = replace(attack, **{key: value for key, value in wanted.items() if value})
@@ -119,6 +122,7 @@ def main() -> None:
                     "model": model,
                     "batch": batch,
                     "victims": count,
+                    "defense": options.defense,
                     "first": options.first,
                     "attack": name,
                     "iterations": attack.settings()["iterations"],
