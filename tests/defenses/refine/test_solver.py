@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from refiner.defenses.refine.problem import Gradient, Problem
+from refiner.defenses.refine.problem import Expansion, Gradient, Problem
 from refiner.defenses.refine.solver import SOLVERS, solve
 from refiner.defenses.refine.utility import Utility
 
@@ -146,3 +146,16 @@ def test_below_the_floor_only_privacy_has_a_say(solver: str, beta: float) -> Non
         assert (torch.cosine_similarity(moved[below].flatten(1), toward.flatten(1)) > 1 - 1e-9).all()
     else:
         assert (moved[below] == 0).all()
+
+
+def test_a_direction_is_tried_in_full_precision() -> None:
+    """What is recorded may be rounded: the difference of two points that are near each other may not."""
+
+    def rounded(data: Tensor) -> Tensor:
+        return straight(data).bfloat16().double()
+
+    move = draw(*START.shape, seed=4)
+    near = Expansion(straight, rounded, START.clone(), probe=0.05)
+    tallest = move.abs().flatten(1).amax(1)
+    torch.testing.assert_close(near.push(move, tallest), straight(move), rtol=1e-9, atol=1e-9)
+    assert (near.value - straight(START)).abs().max() > 1e-4
