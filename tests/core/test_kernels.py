@@ -1,5 +1,8 @@
 """Our own GPU kernels against their plain twins."""
 
+import math
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -40,20 +43,60 @@ def test_rows(name: str, n: int, dtype: torch.dtype) -> None:
         torch.testing.assert_close(ours.double() / scale, theirs / scale, rtol=0, atol=limit)
 
 
-@pytest.mark.parametrize("kernel", [(5, 5), (3, 2), (1, 1)])
-@pytest.mark.parametrize("stride", [(1, 1), (2, 2), (3, 1)])
-@pytest.mark.parametrize("padding", [(0, 0), (2, 1)])
-@pytest.mark.parametrize("dilation", [(1, 1), (2, 1)])
-def test_fold(
-    kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int], dilation: tuple[int, int]
-) -> None:
+PICTURE = (17, 14)
+Pair = tuple[int, int]
+
+
+def geometries(test: Callable[..., None]) -> Callable[..., None]:
+    """Kernels, strides, paddings and dilations, each with each."""
+    for name, pairs in {
+        "kernel": [(5, 5), (3, 2), (1, 1)],
+        "stride": [(1, 1), (2, 2), (3, 1)],
+        "padding": [(0, 0), (2, 1)],
+        "dilation": [(1, 1), (2, 1)],
+    }.items():
+        test = pytest.mark.parametrize(name, pairs)(test)
+    return test
+
+
+@geometries
+def test_fold(kernel: Pair, stride: Pair, padding: Pair, dilation: Pair) -> None:
     from refiner.core.kernels.fold import fold
 
-    picture = (17, 14)
-    like = torch.zeros(6, 3, *picture, device="cuda")
+    like = torch.zeros(6, 3, *PICTURE, device="cuda")
     columns = torch.randn_like(F.unfold(like, kernel, dilation, padding, stride))
-    ours: Tensor = fold(columns, picture, kernel, dilation, padding, stride)
-    torch.testing.assert_close(ours, F.fold(columns, picture, kernel, dilation, padding, stride))
+    ours: Tensor = fold(columns, PICTURE, kernel, dilation, padding, stride)
+    torch.testing.assert_close(ours, F.fold(columns, PICTURE, kernel, dilation, padding, stride))
+
+
+@geometries
+@pytest.mark.parametrize("victims", [(3, 3), (1, 3), (3, 1)])
+def test_slopes_of_kernels(
+    kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, victims: tuple[int, int]
+) -> None:
+    geometry = convolution.Geometry(stride, padding, dilation, PICTURE, kernel)
+    x = torch.randn(victims[0], 6, 3, *PICTURE, device="cuda")
+    y = torch.randn(victims[1], 6, 20, *geometry.result, device="cuda")
+    expected = convolution._kernel(x.double(), y.double(), geometry)
+    assert convolution._gathered(x, y) and not convolution._gathered(x.double(), y.double())
+    for allowed, limit in ((False, 2e-6), (True, 2e-3)):
+        with precision.tensor_float32(allowed):
+            ours = convolution._kernel(x, y, geometry)
+        assert float((ours - expected).norm() / expected.norm()) < limit
+    half = convolution._kernel(x.bfloat16(), y.bfloat16(), geometry)
+    assert half.dtype == torch.bfloat16
+    assert float((half - expected).norm() / expected.norm()) < 1e-2
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_slopes_of_kernels_hide_no_broken_number(bad: float) -> None:
+    x, y = torch.randn(2, 6, 3, 8, 8, device="cuda"), torch.randn(2, 6, 4, 8, 8, device="cuda")
+    y[1, 5, 2, 4, 4] = bad
+    geometry = convolution.Geometry((1, 1), (2, 2), (1, 1), (8, 8), (5, 5))
+    with precision.tensor_float32(False):
+        found = convolution._kernel(x, y, geometry)
+    assert found[0].isfinite().all() and not found[1, 2].isfinite().any()
+    assert found[1, [0, 1, 3]].isfinite().all()
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (2, 128, 7, 7), (1, 1), (4, 3000)])

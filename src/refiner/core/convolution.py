@@ -23,6 +23,8 @@ from refiner.core.precision import parts, tensor_float32
 Pair = tuple[int, int]
 # Sums of so many terms are faster as products in TF32; cuDNN is slower at inputs, so for these half as many.
 _TERMS = 128 * 9
+# A matrix product of so few rows is wasteful.
+_FEW = 32
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,11 @@ def _input(y: Tensor, w: Tensor, g: Geometry) -> Tensor:
 
 def _kernel(x: Tensor, y: Tensor, g: Geometry) -> Tensor:
     victims = max(len(x), len(y))
+    if victims > 1 and _gathered(x, y):
+        from refiner.core.kernels.weights import weights
+
+        exact = not torch.backends.cudnn.allow_tf32
+        return weights(x, y, g.kernel, g.dilation, g.padding, g.stride, exact)
     if victims > 1 and _by_columns(x):
         out = (y.flatten(3) @ _columns(x, g).transpose(2, 3)).sum(1)
         return out.view(victims, -1, x.shape[2], *g.kernel)
@@ -208,6 +215,11 @@ def _derivative(of: int, y: Tensor, x: Tensor, w: Tensor, g: Geometry, groups: i
 def _by_columns(t: Tensor) -> bool:
     """Where matrix products over columns of pixels beat grouped convolutions: four times on a GPU."""
     return t.is_cuda
+
+
+def _gathered(x: Tensor, y: Tensor) -> bool:
+    """Where a kernel of our own beats those in turn: they are wasteful with few channels."""
+    return usable(x, y) and y.shape[2] <= _FEW
 
 
 def _by_parts(t: Tensor, terms: int, w: Tensor) -> bool:
