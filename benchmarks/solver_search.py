@@ -56,6 +56,7 @@ VARIANTS: dict[str, Defense] = {
     "default, descent 1": Refiner(solver="descent"),
     "default, Adam 0.05": Refiner(solver="adam", step=0.05),
     "default, conjugate": Refiner(solver="conjugate"),
+    "default, α 1.8": Refiner(alpha=1.8),
     "default, floor 0.3": Refiner(floor=0.3),
     "default, floor 0.45": Refiner(floor=0.45),
     "centred 3, floor 0.5": Refiner(alpha=3.0, floor=0.5),
