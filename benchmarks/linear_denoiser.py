@@ -51,7 +51,12 @@ def main() -> None:
     torch.manual_seed(0)
     task = Task(build("lenet"), example=pixels(images[:2], "cpu"))
     # D is 1 from the start in the default, so that β changes nothing there but the time.
-    for name, defense in {"default": Refiner(beta=0.0), "paper, no ε": Refiner.paper(epsilon=None)}.items():
+    tried = {
+        "default": Refiner(beta=0.0),
+        "default, α 1.8": Refiner(alpha=1.8, beta=0.0),
+        "paper, no ε": Refiner.paper(epsilon=None),
+    }
+    for name, defense in tried.items():
         quick = replace(defense, iterations=0, floor=0.0)
         public = pixels(images[: options.fit], "cpu")
         start, _ = quick.refine(task, public[:, None], labels[: options.fit, None], seed=1)
