@@ -105,10 +105,9 @@ class Trap:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Leads whatever is not for the loopback into it."""
+        """Leads into it; that the loopback is not behind a proxy is for a deployment to say."""
         here = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         told = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), here)
-        told["no_proxy"] = "127.0.0.1,localhost,::1"
         return told | {name.upper(): value for name, value in told.items()}
 
     def _accept(self) -> None:

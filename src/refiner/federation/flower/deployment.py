@@ -189,18 +189,19 @@ class Deployment:
         }
         # A second if not told. Each node asks that often, so that more often would cost the clients cores.
         brisk = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3"}
-        return {**os.environ, **brisk, **self.environment, **QUIET, **own}
+        return beside_proxies({**os.environ, **brisk, **self.environment, **QUIET, **own})
 
     def _until_healthy(self, scheme: str, patience: float = 60) -> None:
         import ssl
 
         # Only whether it answers: whom a node trusts is the node's own check.
-        trust = ssl._create_unverified_context()
+        trust = urllib.request.HTTPSHandler(context=ssl._create_unverified_context())
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), trust)
         end = time.monotonic() + patience
         while True:
             self.check()
             try:
-                urllib.request.urlopen(f"{scheme}://{self.address}/health", timeout=5, context=trust).close()
+                direct.open(f"{scheme}://{self.address}/health", timeout=5).close()
                 return
             except OSError:
                 if time.monotonic() >= end:
@@ -208,6 +209,17 @@ class Deployment:
                         f"flower-superlink: not up in {patience:g} s: {_short(self.link.log())}"
                     ) from None
             time.sleep(0.1)
+
+
+def beside_proxies(environment: dict[str, str]) -> dict[str, str]:
+    """The same, with the loopback among what no proxy is asked for.
+
+    >>> beside_proxies({"NO_PROXY": "here.example"})["no_proxy"]
+    'here.example,127.0.0.1,localhost,::1'
+    """
+    held = environment.get("no_proxy") or environment.get("NO_PROXY")
+    direct = ",".join([*([held] if held else []), "127.0.0.1", "localhost", "::1"])
+    return {**environment, "no_proxy": direct, "NO_PROXY": direct}
 
 
 def _short(text: object) -> str:
