@@ -515,6 +515,29 @@ def test_a_wrong_parameter_is_named(tasks: dict[torch.dtype, Task], how: str, co
     assert str(caught.value) == f"parameters: {told}"
 
 
+TANGENT: dict[str, Callable[[Tensor], Any]] = {
+    "no tensor": lambda t: t.tolist(),
+    "of other samples": lambda t: t[:, :1],
+    "of another dtype": lambda t: t.double(),
+    "sparse": lambda t: t.to_sparse(),
+}
+
+
+@pytest.mark.parametrize("how", TANGENT)
+def test_a_wrong_tangent_is_named(tasks: dict[torch.dtype, Task], how: str) -> None:
+    with pytest.raises(DataError, match=r"^tangent = .*: expected dense torch.float32 \[3, .*\], as x$"):
+        directional(tasks[torch.float32], X, Y, TANGENT[how](torch.ones_like(X)))
+
+
+def test_a_derivative_along_a_tangent_takes_what_gradients_take(tasks: dict[torch.dtype, Task]) -> None:
+    task = tasks[torch.float32]
+    part = {name: value for name, value in task.parameters().items() if name != "head.bias"}
+    with pytest.raises(DataError, match=r"without head\.bias"):
+        directional(task, X, Y, torch.ones_like(X), parameters=part)
+    with pytest.raises(DataError, match=r"^y = "):
+        directional(task, X, Y[:, :1], torch.ones_like(X))
+
+
 def test_a_wrong_first_parameter_is_named(tasks: dict[torch.dtype, Task]) -> None:
     task = tasks[torch.float32]
     whole, first = task.parameters(), task.names[0]

@@ -67,7 +67,9 @@ def directional(
     >>> float(along["head.bias"].abs().max())
     0.0
     """
-    values = task.parameters() if parameters is None else parameters
+    values = _checked(task, x, y, parameters)
+    if not dense(tangent) or tangent.shape != x.shape or tangent.dtype != x.dtype:
+        raise DataError(f"tangent = {kind(tangent)}: expected dense {kind(x)}, as x")
     with torch.no_grad():
         pair = torch.func.jvp(lambda data: _batched(task, values, data, y), (x,), (tangent,))
     along: Gradients = pair[1]
