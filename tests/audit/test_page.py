@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.audit.conftest import QUICK
 
+from refiner.attacks import GGL, ThreatModel
 from refiner.audit import AuditResult, audit, report_page, write_report
 from refiner.audit.naming import pair_names, shared_settings
 from refiner.audit.page import COLUMNS, blind_means, page_verdict, table_rows
 from refiner.audit.public import choose_public
+from refiner.audit.words import summary
 from refiner.core import Task
 from refiner.data import Sample
 from refiner.defenses import Chain, NoDefense, Refiner
+from refiner.generator import Generator
 from refiner.metrics import (
     GroupVerdict,
     Thresholds,
@@ -48,6 +51,21 @@ def test_the_page_tells_what_was_found(audited: Audited) -> None:
     assert shown.count("data:image/png") == 3 * 2 + 3 * 3
     assert "somewhere &lt;here&gt;" in shown and "blind guess" in shown
     assert "exposed from 15 dB" in shown and "exposed from 0.5" in shown
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_whose_pictures_ggl_paints_is_told(task: Task, sample: Sample, own: bool) -> None:
+    attack = GGL(iterations=1, generator=Generator(latent=4, width=8) if own else None)
+    told = audit(
+        task,
+        sample.images[:1],
+        sample.labels[:1],
+        defense="none",
+        attack=attack,
+        threat=ThreatModel(generator=True),
+        metrics=[],
+    )
+    assert ("ggl painted with refiner's own generator, of CIFAR-10" in summary([told])) is not own
 
 
 def test_a_row_for_every_pair_and_one_for_the_blind_guess(audited: Audited) -> None:

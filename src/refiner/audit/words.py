@@ -32,9 +32,16 @@ def caveats(results: Sequence[AuditResult]) -> list[str]:
         if any(result.diverged):
             lost = f"{sum(result.diverged)} of {len(result.diverged)} uploads"
             told.append(f"{attack} diverged on {lost} of {defense}, which is no protection.")
+    if any(_paints_cifar(result) for result in results):
+        told.append("ggl painted with refiner's own generator, of CIFAR-10; others need one of theirs.")
     if any(voteless(result) for result in results):
         told.append(f"Identification has no vote: {results[0].candidates} candidates are too few to tell.")
     return [*told, *proven(results)]
+
+
+def _paints_cifar(result: AuditResult) -> bool:
+    held = result.settings.get("attack")
+    return result.attack == "ggl" and isinstance(held, Mapping) and held.get("generator") is None
 
 
 def proven(results: Sequence[AuditResult]) -> list[str]:
