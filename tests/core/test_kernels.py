@@ -88,6 +88,17 @@ def test_slopes_of_kernels(
     assert float((half - expected).norm() / expected.norm()) < 1e-2
 
 
+def test_slopes_of_more_kernels_than_a_grid_counts() -> None:
+    geometry = convolution.Geometry((1, 1), (0, 0), (1, 1), (2, 2), (2, 2))
+    x, y = torch.randn(2**16, 1, 1, 2, 2, device="cuda"), torch.randn(2**16, 1, 1, 1, 1, device="cuda")
+    assert not convolution._gathered(x, y)
+    assert convolution._gathered(x[1:], y[1:])
+    with precision.tensor_float32(False):
+        whole, all_but_one = convolution._kernel(x, y, geometry), convolution._kernel(x[1:], y[1:], geometry)
+    torch.testing.assert_close(whole, x * y)
+    torch.testing.assert_close(all_but_one, whole[1:])
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_slopes_of_kernels_hide_no_broken_number(bad: float) -> None:
     x, y = torch.randn(2, 6, 3, 8, 8, device="cuda"), torch.randn(2, 6, 4, 8, 8, device="cuda")

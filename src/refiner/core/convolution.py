@@ -23,8 +23,8 @@ from refiner.core.precision import parts, tensor_float32
 Pair = tuple[int, int]
 # Sums of so many terms are faster as products in TF32; cuDNN is slower at inputs, so for these half as many.
 _TERMS = 128 * 9
-# A matrix product of so few rows is wasteful.
-_FEW = 32
+# A matrix product of so few rows is wasteful; and so many victims are the most that a GPU's grid can count.
+_FEW, _MOST = 32, 2**16 - 1
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def _by_columns(t: Tensor) -> bool:
 
 def _gathered(x: Tensor, y: Tensor) -> bool:
     """Where a kernel of our own beats those in turn: they are wasteful with few channels."""
-    return usable(x, y) and y.shape[2] <= _FEW
+    return usable(x, y) and y.shape[2] <= _FEW and max(len(x), len(y)) <= _MOST
 
 
 def _by_parts(t: Tensor, terms: int, w: Tensor) -> bool:

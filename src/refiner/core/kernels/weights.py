@@ -1,7 +1,7 @@
 """The slopes of every victim's own convolution kernel, without a copy of what each output pixel sees.
 
-A matrix product of so few rows fills a tenth of the tiles that libraries have for it, and first needs the
-picture's pixels written out 25 times for 5×5 kernels. Here they are gathered as they are multiplied.
+A matrix product of a few rows fills a part of the tiles that libraries have for it, and first needs each
+pixel written out as often as outputs see it. Here pixels are gathered as they are multiplied.
 """
 
 import torch
@@ -29,8 +29,8 @@ def weights(
     sizes = (channels, *picture, rows, *result, *kernel, *dilation, *padding, *stride)
     tiles = (_SAMPLES, _PIXELS, _COLUMNS, max(16, triton.next_power_of_2(rows)))
     with torch.cuda.device(x.device):
-        old = torch.cuda.get_device_capability() < (8, 0)  # has no TF32
-        way = "ieee" if old else "tf32x3" if exact else "tf32"
+        without = torch.version.hip is not None or torch.cuda.get_device_capability() < (8, 0)  # TF32
+        way = "ieee" if without else "tf32x3" if exact else "tf32"
         _weights[(triton.cdiv(columns, _COLUMNS), parts, victims)](
             x, y, out, victims, samples, len(x) > 1, len(y) > 1, *sizes, *tiles, way, num_warps=2
         )
