@@ -33,7 +33,7 @@ def caveats(results: Sequence[AuditResult]) -> list[str]:
             lost = f"{sum(result.diverged)} of {len(result.diverged)} uploads"
             told.append(f"{attack} diverged on {lost} of {defense}, which is no protection.")
     if any(_paints_cifar(result) for result in results):
-        told.append("ggl painted with refiner's own generator, of CIFAR-10; others need one of theirs.")
+        told.append("ggl painted with refiner's own generator, of CIFAR-10; for other data it needs another.")
     if any(voteless(result) for result in results):
         told.append(f"Identification has no vote: {results[0].candidates} candidates are too few to tell.")
     return [*told, *proven(results)]
