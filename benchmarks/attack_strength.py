@@ -33,7 +33,7 @@ from refiner.defenses import Defense, make_defense
 from refiner.metrics import assign, lpips, psnr, ssim
 from refiner.models import NAMES, build
 
-WEIGHTS = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
+WEIGHTS = (1.0, 0.3, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 ATTACKS: dict[str, Attack] = {
     "dlg": DLG(),
     "idlg": IDLG(),
@@ -48,7 +48,7 @@ ATTACKS: dict[str, Attack] = {
 }
 GRANTED = ThreatModel(generator=True)
 # What a weight of total variation is chosen from, and how far behind the victims lie those it is chosen on.
-GRID, TUNED = (1.0, 1e-1, 1e-2, 1e-3, 1e-4), 5000
+GRID, TUNED = (1.0, 0.3, 0.1, 0.03, 1e-2, 1e-3, 1e-4), 5000
 
 
 def tuned(
