@@ -1,4 +1,4 @@
-"""How strong the attacks are on single pictures and small batches, at initialisation, undefended or not.
+"""How strong the attacks are on single images and small batches, at initialisation, undefended or not.
 
     python benchmarks/attack_strength.py --data FOLDER --out FOLDER [--attacks …] [--victims 1000] [--batch 1]
         [--defense none]
@@ -60,8 +60,8 @@ def tuned(
 
     def score(attack: InvertingGradients | GradInversion) -> float:
         found = attack.reconstruct(seen).x
-        pictures = assign(found, x) if x.shape[1] > 1 else found
-        return float(psnr(pictures.flatten(0, 1), x.flatten(0, 1)).mean())
+        images = assign(found, x) if x.shape[1] > 1 else found
+        return float(psnr(images.flatten(0, 1), x.flatten(0, 1)).mean())
 
     return max(tried, key=score)
 
@@ -115,9 +115,9 @@ def main() -> None:
                 wanted = {"iterations": options.iterations, "restarts": options.restarts}
                 attack = replace(attack, **{key: value for key, value in wanted.items() if value})
                 found = attack.reconstruct(seen, threat=GRANTED, seed=options.seed)
-                pictures = assign(found.x, x) if batch > 1 else found.x
-                flat, truth = pictures.flatten(0, 1), x.flatten(0, 1)
-                error = (pictures - x).square().flatten(2).mean(2).flatten()
+                ordered = assign(found.x, x) if batch > 1 else found.x
+                flat, truth = ordered.flatten(0, 1), x.flatten(0, 1)
+                error = (ordered - x).square().flatten(2).mean(2).flatten()
                 row = {
                     "model": model,
                     "batch": batch,

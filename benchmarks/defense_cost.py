@@ -16,7 +16,7 @@ from torch import Tensor
 
 from refine_cost import timed
 from refiner.core import Task, flatten, gradients
-from refiner.core.capture import Captured
+from refiner.core.cuda_graphs import Captured
 from refiner.core.precision import tensor_float32
 from refiner.data import load_sample
 from refiner.defenses import Defense, Refiner, make_defense

@@ -21,7 +21,7 @@ COLOURS = {
     "dp-gaussian": "#76b7b2",
     "dp-laplace": "#9c755f",
 }
-PANELS = {"error": "one picture", "error of a batch": "a batch of 128"}
+PANELS = {"error": "one image", "error of a batch": "a batch of 128"}
 SIDE, HIGH, LEFT, TOP, GAP = 400, 340, 56, 56, 60
 # Of the errors shown; smaller ones stand at the left edge, larger ones at the right.
 LOW, UP = 1e-3, 10.0

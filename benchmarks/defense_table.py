@@ -21,7 +21,7 @@ from torch import Tensor
 
 from refiner.attacks import InvertingGradients, Sweep, ThreatModel, infer_labels
 from refiner.audit import Tuning
-from refiner.audit.public import choose_public
+from refiner.audit.public_images import choose_public
 from refiner.audit.scoring import Scorer, recovered
 from refiner.audit.uploads import uploads
 from refiner.core import Task
@@ -74,8 +74,8 @@ def main() -> None:
 
     def take(first: int, count: int, batch: int = 1) -> tuple[Tensor, Tensor]:
         rows = slice(first, first + count * batch)
-        pictures = images[rows].to(device).float().div(255)
-        return pictures.unflatten(0, (count, batch)), labels[rows].to(device).unflatten(0, (count, batch))
+        victims = images[rows].to(device).float().div(255)
+        return victims.unflatten(0, (count, batch)), labels[rows].to(device).unflatten(0, (count, batch))
 
     x, y = take(40_000, options.victims)
     other, other_y = take(41_000, options.tuning)
@@ -103,8 +103,8 @@ def main() -> None:
     )
     points = Tuning(other, other_y).grid(attack)
     rebuilt = Sweep(attack, points).reconstruct(every, threat=KNOWN, seed=options.seed)
-    pictures = rebuilt.x.view(len(points), len(names), *other[:, 0].shape)
-    scores = torch.stack([torch.stack([psnr(p, other[:, 0]).mean() for p in point]) for point in pictures])
+    tried = rebuilt.x.view(len(points), len(names), *other[:, 0].shape)
+    scores = torch.stack([torch.stack([psnr(p, other[:, 0]).mean() for p in point]) for point in tried])
     print(f"tuned in {time.perf_counter() - began:.0f} s", flush=True)
 
     groups: dict[int, list[int]] = defaultdict(list)

@@ -2,9 +2,9 @@
 
     python benchmarks/evaluation_network.py --data FOLDER… [--network FILE] [--sets svhn …] [--out FILE]
 
-The first 1,000 test pictures of each set (Path has 718 here) are mixed with uniform noise at 0.1 … 0.9.
-`error` is the mean of |predicted − true ratio|, `rising` the share of pictures whose prediction rises with
-every step of the ratio, `clean` the mean prediction for the pictures as they are.
+The first 1,000 test images of each set (Path has 718 here) are mixed with uniform noise at 0.1 … 0.9.
+`error` is the mean of |predicted − true ratio|, `rising` the share of images whose prediction rises with
+every step of the ratio, `clean` the mean prediction for the images as they are.
 """
 
 import argparse
@@ -23,8 +23,8 @@ from refiner.evaluation import EvaluationNetwork, score_ratios
 SETS = ("svhn", "cifar10", "cifar100", "path", "ham10000")
 
 
-def pictures(name: str, folders: list[Path], count: int) -> Tensor:
-    """The first test pictures of a set, from the first folder that has them."""
+def test_images(name: str, folders: list[Path], count: int) -> Tensor:
+    """The first test images of a set, from the first folder that has them."""
     refused = []
     for folder in folders:
         try:
@@ -40,7 +40,7 @@ def measure(network: EvaluationNetwork, name: str, images: Tensor, seed: int) ->
     found = score_ratios(network, images, seed)
     return {
         "data": name,
-        "pictures": len(images),
+        "images": len(images),
         "mean_prediction": [round(value, 4) for value in found.mean_prediction],
         "error": round(found.mean_absolute_error, 5),
         "rising": round(found.rising_share, 5),
@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, nargs="+", required=True)
     parser.add_argument("--network", type=Path, help="weights in place of the bundled ones")
     parser.add_argument("--sets", nargs="+", default=list(SETS), choices=SETS)
-    parser.add_argument("--pictures", type=int, default=1000)
+    parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -67,7 +67,7 @@ def main() -> None:
         network = EvaluationNetwork.bundled(device)
     rows = []
     for name in options.sets:
-        images = pictures(name, options.data, options.pictures).to(device)
+        images = test_images(name, options.data, options.images).to(device)
         rows.append(measure(network, name, images, options.seed))
         print(json.dumps(rows[-1]), flush=True)
     if options.out:

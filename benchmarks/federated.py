@@ -12,7 +12,7 @@ from refiner.models import build
 
 
 def pixels(images: Tensor, device: str) -> Tensor:
-    """uint8 pictures as float in 0..1 on the device."""
+    """uint8 images as float in 0..1 on the device."""
     return images.to(device).float() / 255
 
 

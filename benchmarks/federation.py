@@ -2,7 +2,7 @@
 
     python benchmarks/federation.py [--models lenet] [--clients 10 100] [--defenses none refiner] [--out FILE]
 
-FedSGD, batches of 128 from random pictures (the rate does not hang on them), two a client: from the third
+FedSGD, batches of 128 from random images (the rate does not depend on them), two a client: from the third
 round on a Refiner with a warm start has met all of them. The loop: one client after
 another, `loss.backward()`, the mean of their gradients, `torch.optim.SGD`; no defence and no checks. With
 `--local-steps` it is FedAvg: the loop then walks each client's steps and takes the mean of where they end,
@@ -55,7 +55,7 @@ def rate(round: Callable[[int], object], seconds: float, before: int = 3) -> flo
 
 
 def loop(
-    task: Task, pictures: Tensor, labels: Tensor, parts: list[Tensor], steps: int
+    task: Task, images: Tensor, labels: Tensor, parts: list[Tensor], steps: int
 ) -> Callable[[int], object]:
     """A round of the same training as anyone would write it."""
     model = task.model
@@ -63,7 +63,7 @@ def loop(
 
     def loss(part: Tensor) -> Tensor:
         rows = part[torch.randint(len(part), (BATCH,), device=part.device)]
-        return F.cross_entropy(model(pictures[rows].float() / 255), labels[rows])
+        return F.cross_entropy(model(images[rows].float() / 255), labels[rows])
 
     def descend(number: int) -> None:
         optimizer.zero_grad()
@@ -124,15 +124,15 @@ def main() -> None:
             torch.manual_seed(0)
             task = Task(build(name).to(device), example=torch.rand(1, 3, 32, 32, device=device))
             samples = PASS * BATCH * clients
-            pictures = torch.randint(256, (samples, 3, 32, 32), generator=draws, dtype=torch.uint8)
+            images = torch.randint(256, (samples, 3, 32, 32), generator=draws, dtype=torch.uint8)
             labels = torch.randint(10, (samples,), generator=draws)
             parts = list(torch.randperm(samples, generator=draws).tensor_split(clients))
-            here = pictures.to(device), labels.to(device), [part.to(device) for part in parts]
+            here = images.to(device), labels.to(device), [part.to(device) for part in parts]
             plain = rate(loop(task, *here, options.local_steps), options.seconds)
             for text in options.defenses:
                 training = Training(clients=clients, batch=BATCH, local_steps=options.local_steps)
                 engine = LocalClients.of_study(
-                    task, pictures, labels, Schedule(parts, training), make_defense(text)
+                    task, images, labels, Schedule(parts, training), make_defense(text)
                 )
                 if device == "cuda":
                     torch.cuda.reset_peak_memory_stats()

@@ -18,7 +18,7 @@ Step = Callable[..., tuple[Tensor, ...]]
 def invert(
     task: Task, observed: Tensor, y: Tensor, tv: Tensor, *, steps: int = 1500, seed: int = 0
 ) -> Tensor:
-    """Pictures `[V, 1, C, H, W]` rebuilt from uploads `observed [V, N]`; `tv [V]` weighs total variation."""
+    """Images `[V, 1, C, H, W]` rebuilt from uploads `observed [V, N]`; `tv [V]` weighs total variation."""
     draws = torch.Generator(observed.device).manual_seed(seed)
     x = torch.rand((len(observed), 1, *task.input_shape), generator=draws, device=observed.device)
     optimizer = SignedAdam(lr=0.1)
@@ -75,9 +75,9 @@ def psnr(a: Tensor, b: Tensor) -> Tensor:
 
 
 def blind_guesses(x: Tensor, others: Tensor) -> dict[str, float]:
-    """Mean PSNR of guesses that need no upload: flat grey, mean of other pictures, the own mean colour."""
+    """Mean PSNR of guesses that need no upload: flat grey, mean of other images, the own mean colour."""
     return {
         "grey": float(psnr(torch.full_like(x, 0.5), x).mean()),
-        "mean picture": float(psnr(others.mean(0, keepdim=True).expand_as(x), x).mean()),
+        "mean image": float(psnr(others.mean(0, keepdim=True).expand_as(x), x).mean()),
         "own mean colour": float(psnr(x.mean((-2, -1), keepdim=True).expand_as(x), x).mean()),
     }

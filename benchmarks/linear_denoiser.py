@@ -1,8 +1,8 @@
-"""An attacker who knows the defence: robust pictures, rebuilt perfectly, through the best linear filter.
+"""An attacker who knows the defence: robust images, rebuilt perfectly, through the best linear filter.
 
     python benchmarks/linear_denoiser.py --data FOLDER
 
-The filter sees a 9×9 window in three colours and is fitted on pictures that are never victims. It bounds from
+The filter sees a 9×9 window in three colours and is fitted on images that are never victims. It bounds from
 below what a denoiser can do: a trained network does better.
 """
 
@@ -65,7 +65,7 @@ def main() -> None:
         robust, _ = defense.refine(task, x[:, None], y[:, None], seed=2)
         guess = (windows(robust[:, 0]) @ weights).clamp(0, 1).view(200, 32, 32, 3).permute(0, 3, 1, 2)
         before, after = psnr(robust[:, 0].clamp(0, 1), x), psnr(guess, x)
-        print(f"{name}: robust picture {before.mean():.2f} dB, filtered {after.mean():.2f} dB")
+        print(f"{name}: robust image {before.mean():.2f} dB, filtered {after.mean():.2f} dB")
 
 
 if __name__ == "__main__":

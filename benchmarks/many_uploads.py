@@ -1,11 +1,11 @@
-"""What many uploads of the same single pictures show in a training, whose model changes in between.
+"""What many uploads of the same single images show in a training, whose model changes in between.
 
     python benchmarks/many_uploads.py --data FOLDER --out FOLDER [--uploads 1 10 30] [--apart 39]
 
 LeNet on CIFAR-10 is trained undefended, ten clients × 128; every `--apart` rounds (39 are a pass over the
 data, 0 leaves the model as it is) each victim uploads its gradient through each defence, which is one and the
 same all along and remembers what it remembers. InvertingGrad matches all of a victim's uploads at once, its
-weight of total variation and rate chosen for each row on eight other pictures. Victims and others are
+weight of total variation and rate chosen for each row on eight other images. Victims and others are
 training images from 40,000 and 41,000 on, labels known.
 """
 
@@ -54,7 +54,7 @@ def states(task: Task, images: Tensor, labels: Tensor, count: int, apart: int, s
 def uploads(
     task: Task, defense: Defense, models: list[Tensor], x: Tensor, y: Tensor, seed: int
 ) -> list[Observation]:
-    """What the server sees of the same pictures in every state."""
+    """What the server sees of the same images in every state."""
     kept = defense.for_training(len(x), derived(seed, "secret"))
     ids, seen = torch.arange(len(x), device=x.device)[:, None], []
     for number, model in enumerate(models):

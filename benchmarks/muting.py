@@ -4,10 +4,10 @@
 
 The muted attack leaves the last linear layer's gradient out. The one that is told reads, from the columns of
 that gradient that are zero, which features were pruned, prunes them in its own model, and is muted as well.
-LeNet with GELU at initialisation, single CIFAR-10 training pictures from 40,000 on, labels known. With
-`--tune` the weight of total variation is chosen for each row on so many pictures from 41,000 on. One JSON
-object a row; PSNR in dB, beside that of a guess that is each picture's own mean colour; top-1: how many
-reconstructions correlate with their own original more than with any other of 1,000 pictures.
+LeNet with GELU at initialisation, single CIFAR-10 training images from 40,000 on, labels known. With
+`--tune` the weight of total variation is chosen for each row on so many images from 41,000 on. One JSON
+object a row; PSNR in dB, beside that of a guess that is each image's own mean colour; top-1: how many
+reconstructions correlate with their own original more than with any other of 1,000 images.
 """
 
 import argparse
@@ -69,7 +69,7 @@ ATTACKS: dict[str, Callable[[InvertingGradients, Observation, Tensor], Tensor]] 
 
 
 def tuned(attack: InvertingGradients, task: Task, defense: Defense, x: Tensor, y: Tensor) -> float:
-    """The weight of total variation with the best PSNR on these pictures."""
+    """The weight of total variation with the best PSNR on these images."""
     seen = Observation.of(task, defense.protect(task, x, y), labels=y)
     sweep = Sweep(attack, [{"total_variation": weight} for weight in WEIGHTS])
     found = sweep.reconstruct(seen, threat=KNOWN).x.split(len(x))
@@ -81,10 +81,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--pictures", type=int, default=16)
+    parser.add_argument("--images", type=int, default=16)
     parser.add_argument("--iterations", type=int, default=1000)
     parser.add_argument("--tv", type=float, default=1e-4)
-    parser.add_argument("--tune", type=int, default=0, help="choose the weight on so many other pictures")
+    parser.add_argument("--tune", type=int, default=0, help="choose the weight on so many other images")
     parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=["plain", "muted", "told"])
     parser.add_argument("--variants", nargs="+", default=["original", "improved"])
     parser.add_argument("--rates", nargs="+", type=float, default=[0.1, 0.5, 0.9])
@@ -99,8 +99,8 @@ def main() -> None:
         rows = slice(first, first + count)
         return pixels(images[rows], device)[:, None], labels[rows, None].to(device)
 
-    x, y = take(40_000, options.pictures)
-    others, _ = take(42_000, 1000 - options.pictures)
+    x, y = take(40_000, options.images)
+    others, _ = take(42_000, 1000 - options.images)
     torch.manual_seed(0)
     task = Task(build("lenet").to(device), example=x[0].repeat(2, 1, 1, 1))
     attack = InvertingGradients(iterations=options.iterations, total_variation=options.tv)

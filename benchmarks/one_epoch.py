@@ -1,8 +1,8 @@
-"""Every model trains: one epoch on the 200 bundled pictures with SGD, batches of 20, learning rate 0.01.
+"""Every model trains: one epoch on the 200 bundled images with SGD, batches of 20, learning rate 0.01.
 
     python benchmarks/one_epoch.py [--models lenet vit] [--out FILE]
 
-Pictures come in random order; the first and the last loss are those of the first and the last batch.
+Images come in random order; the first and the last loss are those of the first and the last batch.
 """
 
 import argparse
@@ -38,7 +38,7 @@ def measure(name: str, device: str, batch: int, learning_rate: float, seed: int)
     return {
         "model": name,
         "parameters": sum(value.numel() for value in model.parameters()),
-        "pictures": len(images),
+        "images": len(images),
         "batch": batch,
         "steps": len(losses),
         "first_loss": round(losses[0], 4),

@@ -3,7 +3,7 @@
     python benchmarks/paper_figures.py --data FOLDER [--images 1000] [--part readings convergence say]
 
 The paper: MSE(x*, x) 0.0839 and D(x*) − D(x) 0.6258 (appendix), convergence within 10 iterations and flat
-after 20 (its gradient-trend figure), and a picture that still shows the original where α = 0.
+after 20 (its gradient-trend figure), and an image that still shows the original where α = 0.
 """
 
 import argparse

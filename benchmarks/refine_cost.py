@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from refiner.core import Task, flatten, gradients
-from refiner.core.capture import Captured
+from refiner.core.cuda_graphs import Captured
 from refiner.core.precision import tensor_float32
 from refiner.data import load_sample
 from refiner.defenses import Refiner
@@ -73,7 +73,7 @@ def timed_in_turn(calls: list[Callable[[], object]], device: str, at_least: floa
 
 @dataclass(frozen=True)
 class Case:
-    """Clients' batches of bundled pictures, a model, and the plain parts that Refiner is made of."""
+    """Clients' batches of bundled images, a model, and the plain parts that Refiner is made of."""
 
     task: Task
     x: Tensor
@@ -83,7 +83,7 @@ class Case:
 
     @classmethod
     def of(cls, name: str, device: str, clients: int, batch: int) -> "Case":
-        """The same pictures and weights every time."""
+        """The same images and weights every time."""
         torch.manual_seed(0)
         sample = load_sample()
         index = torch.randint(200, (clients, batch))
@@ -103,7 +103,7 @@ class Case:
             return (flatten(gradients(self.task, data, self.y)),)
 
     def privacy(self, data: Tensor) -> tuple[Tensor]:
-        """The gradient of D with respect to the pictures."""
+        """The gradient of D with respect to the images."""
         with torch.enable_grad(), tensor_float32(True):
             point = data.detach().requires_grad_()
             return torch.autograd.grad(noise_share(self.network, point, 0, 1).sum(), point)

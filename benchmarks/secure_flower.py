@@ -34,7 +34,7 @@ from refiner.models import NAMES, build
 TIMED = """
 import json, time
 from refiner.federation.flower.client import client_app
-from refiner.federation.flower.private import folder_of
+from refiner.federation.flower.client_secrets import folder_of
 
 def timed(message, context, call_next):
     began, used = time.perf_counter(), time.process_time()

@@ -2,7 +2,7 @@
 
     python benchmarks/secure_view.py --data FOLDER [--clients 10] [--batch 1 128] [--rounds 20 1] [--out FILE]
 
-The server sees the mean over the clients: one batch of clients × batch pictures. LeNet at initialisation,
+The server sees the mean over the clients: one batch of clients × batch images. LeNet at initialisation,
 CIFAR-10 training images from 40,000 on; reconstructions are assigned to originals as favours the attacker.
 """
 
@@ -61,17 +61,17 @@ def main() -> None:
             for weight in options.total_variation:
                 attack = InvertingGradients(iterations=options.iterations, total_variation=weight)
                 found = attack.reconstruct(seen)
-                pictures = assign(found.x, truth).flatten(0, 1)
+                ordered = assign(found.x, truth).flatten(0, 1)
                 flat = truth.flatten(0, 1)
                 result.append(
                     {
                         "server sees": view,
                         "clients": options.clients,
                         "batch": batch,
-                        "pictures": len(flat),
+                        "images": len(flat),
                         "total_variation": weight,
                         "iterations": options.iterations,
-                        "PSNR": round(float(psnr(pictures, flat).mean()), 2),
+                        "PSNR": round(float(psnr(ordered, flat).mean()), 2),
                         "blind guess": round(float(blind_guess(flat, public).best.mean()), 2),
                         "seconds": round(found.seconds, 1),
                     }

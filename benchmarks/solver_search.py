@@ -79,7 +79,7 @@ VARIANTS: dict[str, Defense] = {
 
 
 def advance(task: Task, x: Tensor, y: Tensor, rounds: int, rate: float, seed: int) -> None:
-    """Train the model of `task` for so many undefended rounds of 128 pictures."""
+    """Train the model of `task` for so many undefended rounds of 128 images."""
     draws = torch.Generator(x.device).manual_seed(seed)
     for _ in range(rounds):
         rows = torch.randint(len(x), (128,), generator=draws, device=x.device)
@@ -96,7 +96,7 @@ def distances(task: Task, defense: Defense, x: Tensor, y: Tensor) -> tuple[Tenso
 
 
 def look(task: Task, defense: Defense, x: Tensor, y: Tensor) -> dict[str, float]:
-    """Robust data and uploads of single pictures at this model state: distances and noise ratios."""
+    """Robust data and uploads of single images at this model state: distances and noise ratios."""
     real, upload, distance = distances(task, defense, x, y)
     relative = distance / real.norm(dim=1)
     row = {

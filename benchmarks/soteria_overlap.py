@@ -1,9 +1,9 @@
 """Soteria: how many of the pruned features an estimate finds, and what a loop, all rows and an estimate take.
 
-    python benchmarks/soteria_overlap.py --data FOLDER --model lenet --pictures 32
+    python benchmarks/soteria_overlap.py --data FOLDER --model lenet --images 32
 
 The loop is the published one: a whole backward pass through the plain model for every feature. The lean loop
-asks for the slope in the picture alone. Both run on `--loop` features and are scaled to all of them. Prints a
+asks for the slope in the image alone. Both run on `--loop` features and are scaled to all of them. Prints a
 JSON object a row. The overlap that chance gives is the rate itself.
 """
 
@@ -71,7 +71,7 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--model", default="lenet")
-    parser.add_argument("--pictures", type=int, default=32)
+    parser.add_argument("--images", type=int, default=32)
     parser.add_argument("--batch", type=int, default=1, help="samples that are timed together")
     parser.add_argument("--loop", type=int, default=64, help="features that the loops are timed on")
     parser.add_argument("--repeats", type=int, default=3)
@@ -83,9 +83,9 @@ def main() -> None:
     images, _ = load_dataset("cifar10", "train", options.data)
     torch.manual_seed(0)
     task = Task(build(options.model).to(device), example=pixels(images[:2], device))
-    about = {"model": options.model, "pictures": options.pictures}
+    about = {"model": options.model, "images": options.images}
 
-    x = pixels(images[: options.pictures], device)[:, None]
+    x = pixels(images[: options.images], device)[:, None]
     r, wanted = features(task, x, "head"), exact(task, x, "head", chunk=256)
     for probes in PROBES:
         norms = estimated(task, x, "head", probes=probes, noise=NoiseSource(seed=0), chunk=256)

@@ -1,10 +1,10 @@
-"""Why the straight upload is not the default: its last layer gives the clean picture's features away.
+"""Why the straight upload is not the default: its last layer gives the clean image's features away.
 
     python benchmarks/straight_weakness.py --data FOLDER
 
 At B = 1 the uploaded weight gradient of the last layer is b·hᵀ + r·dᵀ: b, its bias gradient, is uploaded, h
-are the clean features, r = softmax(W·h + bias) − label hangs on h alone. Its rows span two dimensions, so h
-is found by a search over two numbers; a picture with these features and little total variation follows.
+are the clean features, r = softmax(W·h + bias) − label depends on h alone. Its rows span two dimensions, so h
+is found by a search over two numbers; an image with these features and little total variation follows.
 """
 
 import argparse
@@ -53,8 +53,8 @@ def features(model: LeNet, weight: Tensor, bias: Tensor) -> Tensor:
     return (basis.T @ best).float()
 
 
-def picture(model: LeNet, wanted: Tensor, tv: float, steps: int = 800) -> Tensor:
-    """Pictures `[N, 3, 32, 32]` with the features `wanted [N, F]`."""
+def image(model: LeNet, wanted: Tensor, tv: float, steps: int = 800) -> Tensor:
+    """Images `[N, 3, 32, 32]` with the features `wanted [N, F]`."""
     x = torch.full((len(wanted), *model.input_shape), 0.5).requires_grad_()
     optimizer = torch.optim.Adam([x], lr=0.05)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
@@ -92,9 +92,9 @@ def main() -> None:
         clean = model.body(x).flatten(1).detach()
         error = (found - clean).norm(dim=1) / clean.norm(dim=1)
         model.requires_grad_(False)
-        tuning = [float(psnr(picture(model, found[: options.tune], w), x[: options.tune]).mean()) for w in TV]
+        tuning = [float(psnr(image(model, found[: options.tune], w), x[: options.tune]).mean()) for w in TV]
         weight = TV[max(range(len(TV)), key=tuning.__getitem__)]
-        score = psnr(picture(model, found[options.tune :], weight), x[options.tune :])
+        score = psnr(image(model, found[options.tune :], weight), x[options.tune :])
         print(
             f"{upload}: error of the clean features {error.median():.1e} (median), PSNR {score.mean():.2f} "
             f"± {1.96 * score.std() / len(score) ** 0.5:.2f}, TV {weight} of {tuning}",

@@ -1,8 +1,8 @@
-"""What a warm start costs in privacy: a client's uploads of single pictures after passes in batches.
+"""What a warm start costs in privacy: a client's uploads of single images after passes in batches.
 
-    python benchmarks/warm_start.py --data FOLDER [--pictures 64] [--batch 32] [--passes 0 5 25]
+    python benchmarks/warm_start.py --data FOLDER [--images 64] [--batch 32] [--passes 0 5 25]
 
-The model is the initial one throughout. A client goes through its pictures in batches, again and again; then
+The model is the initial one throughout. A client goes through its images in batches, again and again; then
 it uploads the first eight of them one by one. With a warm start each search begins where the last one ended,
 and a batch is matched as one: its samples' own gradients come nearer each time. Distance: of such an upload
 to the real gradient, relative to it. PSNR: of InvertingGrad (`inverting.py`), for each weight of total
@@ -30,7 +30,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--pictures", type=int, default=64)
+    parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--passes", type=int, nargs="+", default=[0, 5, 25])
     parser.add_argument("--weights", type=float, nargs="+", default=[0.1, 0.3, 1.0])
@@ -39,16 +39,16 @@ def main() -> None:
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     images, labels = load_dataset("cifar10", "train", options.data)
-    rows = slice(40_000, 40_000 + options.pictures)
+    rows = slice(40_000, 40_000 + options.images)
     x, y = images[rows].to(device).float().div(255), labels[rows].to(device)
-    ids = torch.arange(options.pictures, device=device)
+    ids = torch.arange(options.images, device=device)
     torch.manual_seed(options.seed)
     task = Task(build("lenet").to(device), example=x[:1])
     single = x[:SINGLE, None], y[:SINGLE, None]
     real = NoDefense().protect(task, *single).flat()
     seen = {}
     for warm in (True, False):
-        client = Refiner(warm_start=warm, secret=bytes(32), remember=options.pictures)
+        client = Refiner(warm_start=warm, secret=bytes(32), remember=options.images)
         order = torch.Generator().manual_seed(options.seed)
         for done in range(max(options.passes) + 1):
             if done in options.passes:
@@ -56,7 +56,7 @@ def main() -> None:
                 seen[warm, done] = client.protect(task, *single, ids=ids[:SINGLE, None]).flat()
                 if warm:
                     client.restore(before)
-            for pick in torch.randperm(options.pictures, generator=order).split(options.batch):
+            for pick in torch.randperm(options.images, generator=order).split(options.batch):
                 client.protect(task, x[pick], y[pick], ids=ids[pick])
     # All of them in one attack.
     uploads = torch.cat([upload for upload in seen.values() for _ in options.weights])

@@ -30,7 +30,7 @@ def test_refine_prints_a_table_and_writes_a_page(tmp_path: Path) -> None:
     assert not re.search(r"(src|href)=.?http|url\(.?http|@import", page)
 
 
-def test_score_reads_clean_and_noisy_pictures(tmp_path: Path) -> None:
+def test_score_reads_clean_and_noisy_images(tmp_path: Path) -> None:
     clean, noisy = tmp_path / "clean.png", tmp_path / "noisy.png"
     write_sheet(clean, (load_sample().images[:1] * 255).byte(), columns=1)
     Image.effect_noise((32, 32), 100).convert("RGB").save(noisy)
@@ -40,10 +40,10 @@ def test_score_reads_clean_and_noisy_pictures(tmp_path: Path) -> None:
 
 
 def test_train_writes_weights_that_score_takes(tmp_path: Path) -> None:
-    folder = tmp_path / "pictures"
+    folder = tmp_path / "images"
     folder.mkdir()
-    for i, picture in enumerate((load_sample().images[:4] * 255).byte()):
-        write_sheet(folder / f"{i}.png", picture[None], columns=1)
+    for i, image in enumerate((load_sample().images[:4] * 255).byte()):
+        write_sheet(folder / f"{i}.png", image[None], columns=1)
     weights = tmp_path / "d.safetensors"
     run("evalnet", "train", "--data", str(folder), "--out", str(weights), "--epochs", "1", "--half")
     assert weights.stat().st_size < 3_200_000

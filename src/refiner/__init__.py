@@ -1,8 +1,8 @@
 """refiner keeps a federated-learning client's data out of its gradients, and shows how much still leaks."""
 
 from refiner._version import __version__
-from refiner.adopt import backward
 from refiner.audit import AuditResult, Tuning, audit
+from refiner.backward import backward
 from refiner.core import Task, Update, flatten, gradients
 from refiner.data import load_sample
 from refiner.defenses import Defense, NoDefense, Refiner

@@ -1,4 +1,4 @@
-"""Small pictures, a small model, and for every attack the settings of a quick run."""
+"""Small images, a small model, and for every attack the settings of a quick run."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ ALL = ThreatModel(labels=False, statistics=True, generator=True)
 
 
 class Painter(torch.nn.Module):
-    """A smooth map from ten numbers to pictures: a generator that is quick and knows nothing."""
+    """A smooth map from ten numbers to images: a generator that is quick and knows nothing."""
 
     latent = 10
 
@@ -51,7 +51,7 @@ QUICK: dict[str, Attack] = {
 
 @pytest.fixture(scope="session")
 def victims() -> tuple[Tensor, Tensor]:
-    """Three single pictures, of which the last one is the generator's."""
+    """Three single images, of which the last one is the generator's."""
     sample = load_sample()
     x = torch.nn.functional.avg_pool2d(sample.images[:3], 2)
     with torch.no_grad():
@@ -72,7 +72,7 @@ def seen(task: Task, victims: tuple[Tensor, Tensor]) -> Observation:
 
 @pytest.fixture(scope="session")
 def light(victims: tuple[Tensor, Tensor]) -> Observation:
-    """As `seen`, with one convolution in place of LeNet's three: for what hangs on the search alone.
+    """As `seen`, with one convolution in place of LeNet's three: for what depends on the search alone.
 
     A step costs what its calls cost, not its numbers: it takes a third of the time.
     """

@@ -61,7 +61,7 @@ def test_the_papers_settings_by_name(text: str, attack: Attack) -> None:
 
 
 @EACH
-def test_recovers_undefended_pictures(
+def test_recovers_undefended_images(
     name: str, seen: Observation, light: Observation, victims: tuple[Tensor, Tensor]
 ) -> None:
     x, y = victims
@@ -224,7 +224,7 @@ def test_a_generator_of_another_size(task: object, seen: Observation) -> None:
             return z.new_zeros(len(z), 3, 8, 8)
 
     attack = replace(QUICK["ggl"], generator=Wrong())  # type: ignore[type-var]
-    with pytest.raises(DataError, match=r"makes pictures \[3, 8, 8\], the task takes \[3, 16, 16\]"):
+    with pytest.raises(DataError, match=r"makes images \[3, 8, 8\], the task takes \[3, 16, 16\]"):
         attack.reconstruct(seen, threat=ThreatModel(generator=True))
 
 
@@ -313,8 +313,8 @@ def test_a_generator_of_fewer_classes_is_refused() -> None:
         GGL().check(task)
 
 
-def test_the_bundled_generator_comes_nearer_to_real_pictures() -> None:
-    """Than it began, by the attacker's own measure and by the pictures."""
+def test_the_bundled_generator_comes_nearer_to_real_images() -> None:
+    """Than it began, by the attacker's own measure and by the images."""
     sample = load_sample()
     x, y = sample.images[:1, None], sample.labels[:1, None]
     torch.manual_seed(0)

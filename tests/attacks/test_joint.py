@@ -24,8 +24,8 @@ def test_the_truth_matches(task: Task, victims: tuple[Tensor, Tensor], seen: Obs
     x, y = victims
     z = torch.cat([x.flatten(2), 100 * F.one_hot(y, task.classes).float()], dim=2)
     joint, unknown = JointLabels(), torch.zeros_like(y)
-    assert torch.equal(joint.pictures(task, z, unknown), x)
-    found = gradients(task, joint.pictures(task, z, unknown), joint.labels(task, z, unknown))
+    assert torch.equal(joint.images(task, z, unknown), x)
+    found = gradients(task, joint.images(task, z, unknown), joint.labels(task, z, unknown))
     torch.testing.assert_close(flatten(found), seen.gradient)
 
 
@@ -34,7 +34,7 @@ def test_a_start_is_that_of_pixels_with_scores_behind_it(task: Task) -> None:
     joint, source = JointLabels(), NoiseSource(seed=3)
     z = joint.start(task, source, ids, torch.float32)
     pixels = Pixels().start(task, source, ids, torch.float32)
-    assert torch.equal(joint.pictures(task, z, unknown), pixels)
+    assert torch.equal(joint.images(task, z, unknown), pixels)
     scores = z[..., -task.classes :]
     assert abs(float(scores.mean())) < 0.05 and abs(float(scores.std()) - 1) < 0.05
     torch.testing.assert_close(joint.labels(task, z, unknown), scores.softmax(-1))

@@ -1,4 +1,4 @@
-"""Labels from the last layer: right on every undefended single picture, nearly right on small batches."""
+"""Labels from the last layer: right on every undefended single image, nearly right on small batches."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def seen(model: nn.Module, batch: int) -> tuple[Observation, torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", ["lenet", "headless"])
-def test_all_single_pictures(name: str) -> None:
+def test_all_single_images(name: str) -> None:
     torch.manual_seed(0)
     observation, y = seen(Headless() if name == "headless" else build("lenet"), 1)
     assert torch.equal(infer_labels(observation), y)

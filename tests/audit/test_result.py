@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refiner.audit import AuditResult
-from refiner.audit.codec import pack, plain, seal, unpack, unseal
+from refiner.audit.serialization import pack, plain, seal, unpack, unseal
 from refiner.audit.statistics import mean_interval
 from refiner.errors import DataError
 
@@ -98,7 +98,7 @@ def test_a_whole_file_of_something_else_is_refused(audited: Audited) -> None:
 def test_pixels_that_claim_too_much_are_refused() -> None:
     packed = pack(np.zeros((1, 8, 8, 3), np.uint8))
     for shape in ([1, 8, 8, 2], [1, 8, 8, 4], [0, 8, 8, 3]):
-        with pytest.raises(ValueError, match="pictures of"):
+        with pytest.raises(ValueError, match="images of"):
             unpack({**packed, "shape": shape})
 
 
@@ -106,10 +106,10 @@ def test_plain_holds_what_json_holds() -> None:
     assert plain({1: (math.inf, True, None, "a")}) == {"1": ["inf", True, None, "a"]}
 
 
-def test_intervals_draw_victims_and_not_pictures() -> None:
+def test_intervals_draw_victims_and_not_images() -> None:
     draw = np.random.default_rng(1)
     values = draw.normal(0, 1, 100)
-    for repeats in (1, 4):  # four equal pictures of a victim tell no more than one
+    for repeats in (1, 4):  # four equal images of a victim tell no more than one
         found = mean_interval(np.repeat(values, repeats).tolist(), groups=100)
         assert found.low is not None and found.high is not None
         # ± 1.96 σ / √n of the normal interval.

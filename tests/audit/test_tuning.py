@@ -1,4 +1,4 @@
-"""An attacker tuned for each defence on other pictures: what is chosen, kept, told and refused."""
+"""An attacker tuned for each defence on other images: what is chosen, kept, told and refused."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,10 +13,10 @@ from refiner.attacks import GGL, IDLG, Attack, Observation, Reconstruction, chec
 from refiner.attacks.base import Run
 from refiner.attacks.threat import ThreatModel
 from refiner.audit import AuditResult, Plan, Tuning, audit, audit_all
-from refiner.audit.naming import pair_names, shared_settings
-from refiner.audit.page import report_page
+from refiner.audit.display_names import pair_names, shared_settings
+from refiner.audit.report import report_page
+from refiner.audit.summary import point
 from refiner.audit.tuning import LR, TOTAL_VARIATION
-from refiner.audit.words import point
 from refiner.core import Task
 from refiner.data import Sample
 from refiner.errors import RefinerError
@@ -46,11 +46,11 @@ def test_the_grid_holds_the_attacks_own_values() -> None:
     assert some.grid(IDLG())[-1] == {"lr": 1.0}
 
 
-def test_the_best_on_other_pictures_is_taken(
+def test_the_best_on_other_images_is_taken(
     task: Task, sample: Sample, tuning: Tuning, tuned: AuditResult
 ) -> None:
     found = tuned.tuned
-    assert found is not None and found.pictures == 2 and len(found.trials) == 4
+    assert found is not None and found.images == 2 and len(found.trials) == 4
     best = max(found.trials, key=lambda trial: trial["psnr"])
     assert best == {**found.chosen, "psnr": best["psnr"]}
     assert len({trial["psnr"] for trial in found.trials}) == 4
@@ -125,7 +125,7 @@ def test_batches(task: Task, sample: Sample) -> None:
     x, y = sample.images[:2][None], sample.labels[:2][None]
     tune = Tuning(sample.images[2:6].view(2, 2, 3, 32, 32), sample.labels[2:6].view(2, 2), (), (0.01,))
     found = audit(task, x, y, defense="none", attack=replace(ATTACK, iterations=4), tune=tune)
-    assert found.tuned is not None and found.tuned.pictures == 4 and len(found.tuned.trials) == 2
+    assert found.tuned is not None and found.tuned.images == 4 and len(found.tuned.trials) == 2
 
 
 class Other(Attack):
@@ -146,7 +146,7 @@ class Other(Attack):
         ({"x": torch.rand(2, 3, 8, 8)}, "tune.x = "),
         ({"y": torch.zeros(3, dtype=torch.long)}, "tune.y = "),
         ({"x": torch.full((2, 3, 32, 32), 2.0)}, "tune.x: values in"),
-        ({"x": None}, "tune: holds a victim, expected other pictures"),
+        ({"x": None}, "tune: holds a victim, expected other images"),
         (
             {"x": torch.rand(1, 2, 3, 32, 32), "y": torch.zeros(1, 2).long()},
             "tune.x: batches of 2, expected 1",
@@ -214,7 +214,7 @@ def test_the_report_tells_it(tuned: AuditResult, audited: Callable[[str], AuditR
     assert scores["lr"] == tuned.tuned.chosen["lr"]
     assert any(key.startswith("PSNR of TV 1, lr 0.01") for key in scores)
     page = report_page([tuned])
-    assert "tuned for each defence on 2 other pictures" in page.note
+    assert "tuned for each defence on 2 other images" in page.note
     html = render_page(page)
-    assert f"none against inverting: attacker tuned: {chosen} on 2 other pictures" in html
+    assert f"none against inverting: attacker tuned: {chosen} on 2 other images" in html
     assert "tuned" not in report_page([audited("none")]).note

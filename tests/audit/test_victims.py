@@ -1,4 +1,4 @@
-"""Whom an audit looks at: the right pictures of each data set, and others that are none of them."""
+"""Whom an audit looks at: the right images of each data set, and others that are none of them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ def test_victims_of_cifar10_lie_behind_all_training(data_dir: Callable[[str], Pa
     found = load_victims("cifar10", root=data_dir("cifar10"), victims=3, batch=2)
     sample = load_sample()
     assert found.x.shape == (3, 2, 3, 32, 32) and found.classes == 10
-    # The sample's indices say where in CIFAR-10 its pictures lie.
+    # The sample's indices say where in CIFAR-10 its images lie.
     place = next((i for i, index in enumerate(sample.indices) if index - 40_000 < 6), None)
     if place is not None:
         own = found.x.flatten(0, 1)[sample.indices[place] - 40_000]
@@ -48,8 +48,8 @@ def test_a_data_set_from_the_cache_is_the_same(
         assert found.public is not None and torch.equal(found.public, direct.public)
 
 
-def test_pictures_to_tune_on_are_no_victims(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CIFAR-10 in numbers: every label is the picture's place."""
+def test_images_to_tune_on_are_no_victims(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CIFAR-10 in numbers: every label is the image's place."""
 
     def numbered(name: str, split: str, root: Path, limit: int | None) -> tuple[Tensor, Tensor]:
         return torch.zeros(50_000, 3, 1, 1, dtype=torch.uint8), torch.arange(50_000)
@@ -71,7 +71,7 @@ def test_pictures_to_tune_on_are_no_victims(monkeypatch: pytest.MonkeyPatch) -> 
         places(10_001, 1, 1)
 
 
-def test_the_next_pictures_are_tuned_on(tmp_path: Path) -> None:
+def test_the_next_images_are_tuned_on(tmp_path: Path) -> None:
     sample = load_sample()
     found = load_victims(victims=3, batch=2, tuning_victims=2)
     plain = load_victims(victims=3, batch=2)
@@ -84,11 +84,11 @@ def test_the_next_pictures_are_tuned_on(tmp_path: Path) -> None:
     folder = str(written(tmp_path / "own", {f"{number}.png": number for number in range(5)}))
     own = load_victims(folder, victims=2, tuning_victims=2)
     assert own.tuning_x is not None and torch.equal(own.tuning_x[:, 0], sample.images[2:4])
-    # Those that are tuned on are public pictures like others.
+    # Those that are tuned on are public images like others.
     assert own.public is not None and len(own.public) == 3
 
 
-def test_other_data_sets_are_tuned_on_the_next_pictures_too(data_dir: Callable[[str], Path]) -> None:
+def test_other_data_sets_are_tuned_on_the_next_images_too(data_dir: Callable[[str], Path]) -> None:
     root = data_dir("path")
     found, plain = (load_victims("path", root=root, victims=4, tuning_victims=n) for n in (3, 0))
     more = load_victims("path", root=root, victims=7)
@@ -97,7 +97,7 @@ def test_other_data_sets_are_tuned_on_the_next_pictures_too(data_dir: Callable[[
 
 
 def written(folder: Path, places: dict[str, int]) -> Path:
-    """Pictures of the sample at places of a folder."""
+    """Images of the sample at places of a folder."""
     for place, number in places.items():
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         write_sheet(folder / place, (load_sample().images[number : number + 1] * 255).byte(), columns=1)
@@ -111,8 +111,8 @@ def test_a_folder_of_classes(tmp_path: Path) -> None:
     assert found.names == ["cat/0.png", "dog/a.png", "emu/b.png", "cat/1.png"]
     assert found.y.tolist() == [[0, 1], [2, 0]] and found.classes == 3
     assert found.source == "zoo, labels by sub-folder"
-    for name, picture in zip(found.names, found.x.flatten(0, 1), strict=True):
-        assert torch.equal(picture, load_sample().images[places[name]])
+    for name, image in zip(found.names, found.x.flatten(0, 1), strict=True):
+        assert torch.equal(image, load_sample().images[places[name]])
     assert found.public is not None and len(found.public) == 2
 
 
@@ -131,10 +131,10 @@ def test_one_file_is_called_by_its_name(tmp_path: Path) -> None:
     assert load_victims(str(written(tmp_path, {"me.png": 0}) / "me.png"), victims=1).names == ["me.png"]
 
 
-def test_pictures_without_files_are_numbered(tmp_path: Path) -> None:
+def test_images_without_files_are_numbered(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", images=np.zeros((2, 8, 8), np.uint8), labels=np.array([0, 3]))
     found = load_victims(str(tmp_path / "a.npz"), victims=2)
-    assert found.names == ["picture 1", "picture 2"] and found.classes == 4 and found.source == "a.npz"
+    assert found.names == ["image 1", "image 2"] and found.classes == 4 and found.source == "a.npz"
 
 
 def test_labels_that_do_not_fit(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_many_classes_are_told_in_short(tmp_path: Path) -> None:
     assert [line.split()[1] for line in lines[2:]] == ["20", "20", "20"]
 
 
-def test_partition_of_one_s_own_pictures(tmp_path: Path) -> None:
+def test_partition_of_one_s_own_images(tmp_path: Path) -> None:
     from refiner.data import load_sample, write_sheet
 
     for number in range(6):

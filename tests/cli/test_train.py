@@ -58,7 +58,7 @@ def test_wrong_options(options: list[str], told: str, tmp_path: Path) -> None:
     assert len(result.output.strip().splitlines()) == 1
 
 
-def test_pictures_of_several_sizes(tmp_path: Path) -> None:
+def test_images_of_several_sizes(tmp_path: Path) -> None:
     for number in range(10):
         place = tmp_path / "zoo" / "ab"[number % 2] / f"{number}.png"
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -135,7 +135,7 @@ def test_other_convolutions_are_left_alone(module: nn.Conv2d) -> None:
     assert type(module) is kind
 
 
-def test_a_single_picture_without_a_batch() -> None:
+def test_a_single_image_without_a_batch() -> None:
     ours, theirs, size = pair("plain")
     x = double(2, *size)
     torch.testing.assert_close(ours(x), F.conv2d(x, theirs.weight, theirs.bias))

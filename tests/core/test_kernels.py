@@ -8,18 +8,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from refiner.core import convolution, noise, precision, rows
+from refiner.core import convolution, noise, norm_ops, precision
 from refiner.core.kernels import usable
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="kernels need a GPU")
 
 # How many of a function's arguments are rows, and how many have one number a row, in which order.
 FUNCTIONS = {
-    "standardise": (lambda x: rows.standardise(x, 1e-5), "r"),
-    "slope": (rows.slope, "rrcc"),
-    "slopes_of_slope": (rows.slopes_of_slope, "rrrcc"),
-    "scale_slopes": (rows.scale_slopes, "rrc"),
-    "slopes_of_scale_slopes": (rows.slopes_of_scale_slopes, "rccrrc"),
+    "standardise": (lambda x: norm_ops.standardise(x, 1e-5), "r"),
+    "slope": (norm_ops.slope, "rrcc"),
+    "slopes_of_slope": (norm_ops.slopes_of_slope, "rrrcc"),
+    "scale_slopes": (norm_ops.scale_slopes, "rrc"),
+    "slopes_of_scale_slopes": (norm_ops.slopes_of_scale_slopes, "rccrrc"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Small data sets in the official layouts, of the bundled sample's pictures."""
+"""Small data sets in the official layouts, of the bundled sample's images."""
 
 import io
 import struct
@@ -109,7 +109,7 @@ def spread() -> Callable[[Path, Mapping[str, bytes]], Path]:
 
 @pytest.fixture(scope="session")
 def cifar10_files(sample_pixels: Pixels, sample_labels: list[int]) -> dict[str, bytes]:
-    """CIFAR-10 of 60 pictures: five batches of ten, and ten to test."""
+    """CIFAR-10 of 60 images: five batches of ten, and ten to test."""
     names = [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]
     cuts = [slice(start, start + 10) for start in range(0, 60, 10)]
     return {
@@ -120,12 +120,12 @@ def cifar10_files(sample_pixels: Pixels, sample_labels: list[int]) -> dict[str, 
 
 @pytest.fixture(scope="session")
 def jpeg(sample_pixels: Pixels) -> Callable[..., bytes]:
-    """`jpeg(7, side)`: a picture of the sample as a JPEG of that side."""
+    """`jpeg(7, side)`: an image of the sample as a JPEG of that side."""
 
     def write(number: int, side: int = 32) -> bytes:
         stream = io.BytesIO()
-        picture = Image.fromarray(sample_pixels[number].transpose(1, 2, 0))
-        picture.resize((side, side)).save(stream, "JPEG", quality=95)
+        image = Image.fromarray(sample_pixels[number].transpose(1, 2, 0))
+        image.resize((side, side)).save(stream, "JPEG", quality=95)
         return stream.getvalue()
 
     return write

@@ -22,7 +22,7 @@ def arrays(folder: Path, **held: Any) -> str:
     return f"npz:{folder / 'a.npz'}"
 
 
-def pictures(folder: Path, pixels: Pixels, *names: str) -> str:
+def images(folder: Path, pixels: Pixels, *names: str) -> str:
     for number, name in enumerate(names):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels[number].transpose(1, 2, 0)).save(folder / name)
@@ -43,7 +43,7 @@ def test_every_fifth_of_a_class() -> None:
 
 def test_a_class_has_one_number_on_both_sides(tmp_path: Path, sample_pixels: Pixels) -> None:
     names = ["train/cat/0.png", "train/dog/1.png", "train/fox/2.png", "test/cat/3.png", "test/fox/4.png"]
-    data, test = train_and_test(pictures(tmp_path, sample_pixels, *names))
+    data, test = train_and_test(images(tmp_path, sample_pixels, *names))
     assert data.labels.tolist() == [0, 1, 2] and test.labels.tolist() == [0, 2]
     assert data.class_names == test.class_names == ("cat", "dog", "fox")
 
@@ -51,7 +51,7 @@ def test_a_class_has_one_number_on_both_sides(tmp_path: Path, sample_pixels: Pix
 @pytest.mark.parametrize("name", ["val", "valid", "validation"])
 def test_a_validation_split_where_there_is_no_test(name: str, tmp_path: Path, sample_pixels: Pixels) -> None:
     names = [f"{split}/{label}/0.png" for split in ("train", name) for label in "ab"]
-    data, test = train_and_test(pictures(tmp_path, sample_pixels, *names))
+    data, test = train_and_test(images(tmp_path, sample_pixels, *names))
     assert (data.split, test.split, len(data), len(test)) == ("train", name, 2, 2)
     more = {f"{split}_images": zeros(2) for split in ("train", name, "test")}
     more |= {f"{split}_labels": np.arange(2) for split in ("train", name, "test")}
@@ -66,7 +66,7 @@ def test_hugging_faces_folder_is_trained_on_its_training_split(
     import pyarrow as arrow
     import pyarrow.parquet
 
-    pictures(tmp_path, sample_pixels, *(f"{number}.png" for number in range(6)))
+    images(tmp_path, sample_pixels, *(f"{number}.png" for number in range(6)))
     for split, rows in (("train", range(4)), (name, range(4, 6))):
         held = [(tmp_path / f"{row}.png").read_bytes() for row in rows]
         table = arrow.table({"image": held, "label": [row % 2 for row in rows]})
@@ -92,7 +92,7 @@ def test_a_test_split_without_the_last_class_has_all_of_them(tmp_path: Path) -> 
     ("test_labels", "side", "told"),
     [
         ([0, 2], 8, "test holds the label 2, expected labels in [0, 1] as in train"),
-        ([0, 1], 6, "test has pictures of 6×6 pixels, expected 8×8 as in train; set size to make them equal"),
+        ([0, 1], 6, "test has images of 6×6 pixels, expected 8×8 as in train; set size to make them equal"),
     ],
 )
 def test_a_test_split_that_does_not_fit(test_labels: list[int], side: int, told: str, tmp_path: Path) -> None:

@@ -58,9 +58,9 @@ def test_svg_and_html(tmp_path: Path) -> None:
 
 
 def test_png_has_the_colours(tmp_path: Path) -> None:
-    with Image.open(write_plot(tmp_path / "a.png", COUNTS)) as picture:
-        assert picture.size[0] == 1800
-        colours = picture.getcolors(1_000_000)
+    with Image.open(write_plot(tmp_path / "a.png", COUNTS)) as image:
+        assert image.size[0] == 1800
+        colours = image.getcolors(1_000_000)
     assert colours is not None
     areas = {f"#{r:02x}{g:02x}{b:02x}": count for count, (r, g, b) in colours if count > 2000}  # type: ignore[misc]
     # 35 of class 0, 15 of class 1, 70 of class 2, and what the legend adds.

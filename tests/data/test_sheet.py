@@ -34,9 +34,9 @@ def test_round_trip(count: int, height: int, width: int, columns: int, kind: str
 def test_the_order_is_row_by_row(tmp_path: Path) -> None:
     images = torch.arange(6, dtype=torch.uint8).reshape(6, 1, 1, 1).expand(6, 3, 1, 1).contiguous()
     write_sheet(tmp_path / "a.png", images, columns=3)
-    with Image.open(tmp_path / "a.png") as picture:
-        assert picture.size == (3, 2)
-        assert picture.getpixel((2, 1)) == (5, 5, 5)
+    with Image.open(tmp_path / "a.png") as image:
+        assert image.size == (3, 2)
+        assert image.getpixel((2, 1)) == (5, 5, 5)
 
 
 @pytest.mark.parametrize(("count", "size", "columns"), [(7, 4, 3), (6, 5, 3), (6, 4, 2), (6, (4, 3), 3)])

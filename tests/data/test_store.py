@@ -141,8 +141,8 @@ def failing(error: Exception) -> Raw:
 def test_an_error_keeps_what_was_there() -> None:
     images, first = raw(20)
     write_data(RECORD, {"train": first}, 4)
-    with pytest.raises(DataError, match="broken picture"):
-        write_data(RECORD, {"train": failing(DataError("broken picture"))}, 4, instead=True)
+    with pytest.raises(DataError, match="broken image"):
+        write_data(RECORD, {"train": failing(DataError("broken image"))}, 4, instead=True)
     with pytest.raises(KeyboardInterrupt):
         write_data(RECORD, {"train": failing(KeyboardInterrupt())}, 4, instead=True)  # type: ignore[arg-type]
     assert left() == ["cifar10"]

@@ -49,7 +49,7 @@ def scaled(factor: float) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def small() -> nn.Module:
-    """One convolution: what all promise hangs on no model, and LeNet takes twice as long."""
+    """One convolution: what all promise depends on no model, and LeNet takes twice as long."""
     torch.manual_seed(0)
     body = nn.Conv2d(3, 12, 5, stride=2, padding=2)
     return nn.Sequential(body, nn.GELU(), nn.Flatten(), nn.Linear(12 * 16 * 16, 10))

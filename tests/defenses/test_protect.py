@@ -30,7 +30,7 @@ every_defense = pytest.mark.parametrize("defense", DEFENSES.values(), ids=DEFENS
 
 @pytest.fixture(scope="module")
 def task() -> Task:
-    """One convolution: what every defence promises hangs on no model, and LeNet takes twice as long."""
+    """One convolution: what every defence promises depends on no model, and LeNet takes twice as long."""
     torch.manual_seed(0)
     body = nn.Conv2d(3, 12, 5, stride=2, padding=2)
     model = nn.Sequential(body, nn.GELU(), nn.Flatten(), nn.Linear(12 * 16 * 16, 10))
@@ -108,7 +108,7 @@ def _spoil(x: Tensor, y: Tensor, how: str) -> tuple[object, object]:
         "negative label": (x, y - 10),
         "labels as floats": (x, y.float()),
         "labels of another shape": (x, y[:, :1]),
-        "integer pictures": ((255 * x).to(torch.uint8), y),
+        "integer images": ((255 * x).to(torch.uint8), y),
         "another size": (x[..., :31], y),
         "no victims": (x[:0], y[:0]),
         "an axis too many": (x[None], y[None]),
@@ -116,8 +116,8 @@ def _spoil(x: Tensor, y: Tensor, how: str) -> tuple[object, object]:
         "half precision": (x.half(), y),
         "another device": (x.to("meta"), y),
         "not a tensor": (x.tolist(), y),
-        "sparse pictures": (x.to_sparse(), y),
-        "packed pictures": (x[0].to_mkldnn(), y[0]),
+        "sparse images": (x.to_sparse(), y),
+        "packed images": (x[0].to_mkldnn(), y[0]),
         "sparse labels": (x, y.to_sparse()),
     }
     return bad[how]
@@ -130,7 +130,7 @@ WRONG = (
     "negative label",
     "labels as floats",
     "labels of another shape",
-    "integer pictures",
+    "integer images",
     "another size",
     "no victims",
     "an axis too many",
@@ -138,8 +138,8 @@ WRONG = (
     "half precision",
     "another device",
     "not a tensor",
-    "sparse pictures",
-    "packed pictures",
+    "sparse images",
+    "packed images",
     "sparse labels",
 )
 

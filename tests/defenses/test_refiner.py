@@ -31,16 +31,16 @@ def task() -> Task:
 
 
 @pytest.fixture(scope="module")
-def pictures() -> tuple[Tensor, Tensor]:
-    """Eight victims of one picture each."""
+def images() -> tuple[Tensor, Tensor]:
+    """Eight victims of one image each."""
     sample = load_sample()
     return sample.images[:8, None], sample.labels[:8, None]
 
 
 @pytest.fixture(scope="module")
-def refined(task: Task, pictures: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """The pictures as the default makes them robust, and their uploads."""
-    robust, update = Refiner().refine(task, *pictures, seed=0)
+def refined(task: Task, images: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """The images as the default makes them robust, and their uploads."""
+    robust, update = Refiner().refine(task, *images, seed=0)
     return robust, update.flat()
 
 
@@ -48,11 +48,11 @@ def _relative(update: Tensor, real: Tensor) -> Tensor:
     return (update - real).norm(dim=1) / real.norm(dim=1)
 
 
-def test_the_paper_against_a_plain_autograd_loop(pictures: tuple[Tensor, Tensor]) -> None:
+def test_the_paper_against_a_plain_autograd_loop(images: tuple[Tensor, Tensor]) -> None:
     """Equations 2 to 5 for a batch of two, written out once more with nothing shared but D."""
     torch.manual_seed(0)
     model = LeNet()
-    x, y = pictures[0][:2, 0], pictures[1][:2, 0]
+    x, y = images[0][:2, 0], images[1][:2, 0]
     tau, alpha, beta, iterations, epsilon = 0.95, 0.5, 1.0, 3, 0.01
     network = EvaluationNetwork.bundled()
 
@@ -89,38 +89,38 @@ def test_the_paper_against_a_plain_autograd_loop(pictures: tuple[Tensor, Tensor]
 
 
 def test_default_is_noise_to_the_eye_at_the_floor(
-    task: Task, pictures: tuple[Tensor, Tensor], refined: tuple[Tensor, Tensor]
+    task: Task, images: tuple[Tensor, Tensor], refined: tuple[Tensor, Tensor]
 ) -> None:
     robust, update = refined
-    real = NoDefense().protect(task, *pictures).flat()
+    real = NoDefense().protect(task, *images).flat()
     assert EvaluationNetwork.bundled().score(robust[:, 0]).mean() > 0.95
-    assert (robust - pictures[0]).square().mean() > 0.3
+    assert (robust - images[0]).square().mean() > 0.3
     # Where the start was nearer already there is nothing to stop at.
     assert _relative(update, real).median() == pytest.approx(0.4, abs=1e-3)
     assert _relative(update, real).min() > 0.3
 
 
 def test_the_upload_is_a_function_of_the_robust_data_alone(
-    task: Task, pictures: tuple[Tensor, Tensor], refined: tuple[Tensor, Tensor]
+    task: Task, images: tuple[Tensor, Tensor], refined: tuple[Tensor, Tensor]
 ) -> None:
     """Else an attacker who knows its form could look for the raw data beside the robust."""
     robust, update = refined
-    again = NoDefense().protect(task, robust, pictures[1]).flat()
+    again = NoDefense().protect(task, robust, images[1]).flat()
     assert torch.allclose(update, again, rtol=1e-4, atol=1e-6)
 
 
-def test_a_model_that_is_deaf_to_noise_lets_nothing_out(pictures: tuple[Tensor, Tensor]) -> None:
+def test_a_model_that_is_deaf_to_noise_lets_nothing_out(images: tuple[Tensor, Tensor]) -> None:
     """A server can send weights that make the first layer a step function."""
     torch.manual_seed(0)
     model = LeNet(activation="sigmoid")
     with torch.no_grad():
         model.body[0].weight.mul_(1e8)
         model.body[0].bias.mul_(1e8)
-    task = Task(model, example=pictures[0][0])
+    task = Task(model, example=images[0][0])
     with pytest.raises(ProtectionError, match="nothing leaves"):
-        Refiner(alpha=0.001, iterations=1).protect(task, *pictures)
+        Refiner(alpha=0.001, iterations=1).protect(task, *images)
     with pytest.raises(ProtectionError, match="nothing leaves"):
-        Refiner(alpha=0.0, iterations=0).protect(task, *pictures)
+        Refiner(alpha=0.0, iterations=0).protect(task, *images)
 
 
 def test_utility_has_a_say(task: Task) -> None:
@@ -137,25 +137,25 @@ def test_utility_has_a_say(task: Task) -> None:
     assert abs(distance(element_power=1.0) - default) > 0.1 * default
 
 
-def test_privacy_has_a_say(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
+def test_privacy_has_a_say(task: Task, images: tuple[Tensor, Tensor]) -> None:
     network = EvaluationNetwork.bundled()
     letter = replace(Refiner.paper(epsilon=None), iterations=4)
-    with_pm, _ = letter.refine(task, *pictures, seed=0)
-    without, _ = replace(letter, beta=0.0).refine(task, *pictures, seed=0)
+    with_pm, _ = letter.refine(task, *images, seed=0)
+    without, _ = replace(letter, beta=0.0).refine(task, *images, seed=0)
     assert network.score(with_pm[:, 0]).mean() > network.score(without[:, 0]).mean() + 0.02
 
 
-def test_mse_in_place_of_the_network(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
+def test_mse_in_place_of_the_network(task: Task, images: tuple[Tensor, Tensor]) -> None:
     """The paper's ablation asks for distance of pixels alone, and gets it, without a network."""
     letter = replace(Refiner.paper(epsilon=None), iterations=4)
-    by_mse, _ = replace(letter, beta=300.0, privacy="mse").refine(task, *pictures, seed=0)
-    without, _ = replace(letter, beta=0.0).refine(task, *pictures, seed=0)
-    assert (by_mse - pictures[0]).square().mean() > 1.2 * (without - pictures[0]).square().mean()
+    by_mse, _ = replace(letter, beta=300.0, privacy="mse").refine(task, *images, seed=0)
+    without, _ = replace(letter, beta=0.0).refine(task, *images, seed=0)
+    assert (by_mse - images[0]).square().mean() > 1.2 * (without - images[0]).square().mean()
 
 
-def test_straight_upload_has_no_mean_error(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
-    # 64 of one picture; a picture's noise hangs on the picture, so that they differ in one value.
-    x, y = pictures[0][:1].repeat(64, 1, 1, 1, 1), pictures[1][:1].expand(64, 1)
+def test_straight_upload_has_no_mean_error(task: Task, images: tuple[Tensor, Tensor]) -> None:
+    # 64 of one image; an image's noise depends on the image, so that they differ in one value.
+    x, y = images[0][:1].repeat(64, 1, 1, 1, 1), images[1][:1].expand(64, 1)
     x.flatten(1)[range(64), range(64)] *= 0.9
     real = NoDefense().protect(task, x, y).flat()
     straight = Refiner(iterations=0, upload="straight")
@@ -168,30 +168,30 @@ def test_straight_upload_has_no_mean_error(task: Task, pictures: tuple[Tensor, T
 
 
 def test_straight_without_steps_is_the_same_by_batch_and_by_sample(
-    task: Task, pictures: tuple[Tensor, Tensor]
+    task: Task, images: tuple[Tensor, Tensor]
 ) -> None:
-    x, y = (t.transpose(0, 1) for t in pictures)
+    x, y = (t.transpose(0, 1) for t in images)
     linear = Refiner(iterations=0, floor=0.0, upload="straight")
     by_batch = linear.protect(task, x, y, seed=0).flat()
     by_sample = replace(linear, granularity="sample").protect(task, x, y, seed=0).flat()
     assert torch.allclose(by_batch, by_sample, atol=1e-5)
 
 
-def test_by_sample_is_the_mean_of_single_uploads(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
-    x, y = pictures
+def test_by_sample_is_the_mean_of_single_uploads(task: Task, images: tuple[Tensor, Tensor]) -> None:
+    x, y = images
     alone = Refiner(iterations=2).protect(task, x, y, seed=0).flat()
     together = Refiner(iterations=2, granularity="sample").protect(task, x[:, 0], y[:, 0], seed=0)
     assert torch.allclose(together.flat()[0], alone.mean(0), atol=1e-5)
 
 
-def test_chunks_change_rounding_only(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
-    whole = Refiner(iterations=2).protect(task, *pictures, seed=0).flat()
-    parts = Refiner(iterations=2, chunk=3).protect(task, *pictures, seed=0).flat()
+def test_chunks_change_rounding_only(task: Task, images: tuple[Tensor, Tensor]) -> None:
+    whole = Refiner(iterations=2).protect(task, *images, seed=0).flat()
+    parts = Refiner(iterations=2, chunk=3).protect(task, *images, seed=0).flat()
     assert ((whole - parts).norm() / whole.norm()) < 1e-4
 
 
-def test_a_picture_keeps_its_noise_as_long_as_the_key(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
-    x, y = pictures
+def test_an_image_keeps_its_noise_as_long_as_the_key(task: Task, images: tuple[Tensor, Tensor]) -> None:
+    x, y = images
     defense = Refiner(iterations=0)
     first = defense.protect(task, x, y).flat()
     assert torch.equal(defense.protect(task, x, y).flat(), first)
@@ -202,8 +202,8 @@ def test_a_picture_keeps_its_noise_as_long_as_the_key(task: Task, pictures: tupl
     assert torch.equal(*same)
 
 
-def test_other_pictures_have_other_noise(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
-    x, y = pictures
+def test_other_images_have_other_noise(task: Task, images: tuple[Tensor, Tensor]) -> None:
+    x, y = images
     robust, _ = Refiner(iterations=0).refine(task, torch.cat([x, 1 - x]), torch.cat([y, y]))
     noise = (robust - torch.cat([x, 1 - x])).flatten(1)
     correlation = torch.corrcoef(noise) - torch.eye(16)
@@ -211,9 +211,9 @@ def test_other_pictures_have_other_noise(task: Task, pictures: tuple[Tensor, Ten
 
 
 def test_a_sign_that_could_change_with_the_batch_is_refused(
-    task: Task, pictures: tuple[Tensor, Tensor]
+    task: Task, images: tuple[Tensor, Tensor]
 ) -> None:
-    x, y = (t.transpose(0, 1) for t in pictures)
+    x, y = (t.transpose(0, 1) for t in images)
     with pytest.raises(DataError, match="granularity='sample'"):
         Refiner(iterations=0, random_sign=True).protect(task, x, y)
 
@@ -224,16 +224,16 @@ def test_the_key_does_not_leave_by_pickle() -> None:
             leak(Refiner())
 
 
-def test_epsilon_binds_absolutely_or_relatively(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
-    real = NoDefense().protect(task, *pictures).flat()
-    near = Refiner(iterations=1, epsilon=0.05).protect(task, *pictures).flat()
+def test_epsilon_binds_absolutely_or_relatively(task: Task, images: tuple[Tensor, Tensor]) -> None:
+    real = NoDefense().protect(task, *images).flat()
+    near = Refiner(iterations=1, epsilon=0.05).protect(task, *images).flat()
     assert torch.allclose((near - real).norm(dim=1), torch.full((8,), 0.05), rtol=1e-3)
-    share = Refiner(iterations=1, epsilon=0.05, epsilon_relative=True).protect(task, *pictures).flat()
+    share = Refiner(iterations=1, epsilon=0.05, epsilon_relative=True).protect(task, *images).flat()
     assert torch.allclose(_relative(share, real), torch.full((8,), 0.05), rtol=1e-3)
 
 
-def test_warm_start_goes_on_from_earlier_rounds(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
-    x, y = pictures
+def test_warm_start_goes_on_from_earlier_rounds(task: Task, images: tuple[Tensor, Tensor]) -> None:
+    x, y = images
     ids = torch.arange(8)[:, None]
     warm = Refiner(iterations=4, floor=0.0, warm_start=True)
     first, _ = warm.refine(task, x, y, ids=ids)
@@ -247,9 +247,9 @@ def test_warm_start_goes_on_from_earlier_rounds(task: Task, pictures: tuple[Tens
     assert _relative(once_more[1], real).mean() < _relative(once_more[0], real).mean()
 
 
-def test_what_a_sample_hides_does_not_wear_off(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
+def test_what_a_sample_hides_does_not_wear_off(task: Task, images: tuple[Tensor, Tensor]) -> None:
     """A batch is matched as one, and its samples are seen again and again; alone they hide as at first."""
-    x, y = pictures[0][:4, 0], pictures[1][:4, 0]
+    x, y = images[0][:4, 0], images[1][:4, 0]
     one = x[:1, None], y[:1, None]
     real = NoDefense().protect(task, *one).flat()
 
@@ -265,7 +265,7 @@ def test_what_a_sample_hides_does_not_wear_off(task: Task, pictures: tuple[Tenso
 
 @pytest.mark.parametrize("granularity", ["batch", "sample"])
 def test_a_sample_without_a_gradient_does_not_stop_a_client(granularity: str) -> None:
-    """A black picture, or one that a model knows by heart: there is nothing to match."""
+    """A black image, or one that a model knows by heart: there is nothing to match."""
     torch.manual_seed(0)
     x = torch.rand(2, 3, 4, 4)
     x[0] = 0
@@ -276,14 +276,14 @@ def test_a_sample_without_a_gradient_does_not_stop_a_client(granularity: str) ->
         assert float(update.flat().norm()) > 0
 
 
-def test_a_seeded_study_leaves_no_trace_in_the_memory(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
+def test_a_seeded_study_leaves_no_trace_in_the_memory(task: Task, images: tuple[Tensor, Tensor]) -> None:
     warm = Refiner(iterations=1, warm_start=True)
-    warm.protect(task, *pictures, seed=0)
+    warm.protect(task, *images, seed=0)
     assert len(warm._memory) == 0
 
 
-def test_memory_is_bounded_and_never_leaves(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
-    x, y = pictures
+def test_memory_is_bounded_and_never_leaves(task: Task, images: tuple[Tensor, Tensor]) -> None:
+    x, y = images
     warm = Refiner(iterations=1, warm_start=True, remember=5)
     update = warm.protect(task, x, y, ids=torch.arange(8)[:, None])
     assert len(warm._memory) == 5
@@ -293,8 +293,8 @@ def test_memory_is_bounded_and_never_leaves(task: Task, pictures: tuple[Tensor, 
     assert update.tensors.keys() == set(task.names)
 
 
-def test_data_outside_the_stated_range_is_refused(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
-    x, y = pictures
+def test_data_outside_the_stated_range_is_refused(task: Task, images: tuple[Tensor, Tensor]) -> None:
+    x, y = images
     with pytest.raises(DataError, match="input_range"):
         Refiner().protect(task, 2 * x - 1, y)
     wide, _ = Refiner(iterations=0, input_range=(-1.0, 1.0)).refine(task, 2 * x - 1, y)
@@ -302,7 +302,7 @@ def test_data_outside_the_stated_range_is_refused(task: Task, pictures: tuple[Te
     assert (wide - (2 * x - 1)).std() == pytest.approx(2 * (plain - x).std().item(), rel=0.02)
 
 
-def test_pictures_too_small_for_the_evaluation_network_need_beta_zero() -> None:
+def test_images_too_small_for_the_evaluation_network_need_beta_zero() -> None:
     task = Task(LeNet(input_shape=(3, 16, 16)), example=torch.rand(2, 3, 16, 16))
     x, y = torch.rand(2, 3, 16, 16), torch.tensor([0, 1])
     with pytest.raises(DataError, match="28 to 224"):
@@ -310,11 +310,11 @@ def test_pictures_too_small_for_the_evaluation_network_need_beta_zero() -> None:
     assert Refiner(beta=0.0, iterations=1).protect(task, x, y).samples == 2
 
 
-def test_a_diverging_search_lets_nothing_out(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
-    # From the picture itself: whether it diverges hangs on no noise.
+def test_a_diverging_search_lets_nothing_out(task: Task, images: tuple[Tensor, Tensor]) -> None:
+    # From the image itself: whether it diverges depends on no noise.
     wild = Refiner(solver="descent", step=1e6, floor=0.0, start="blend", alpha=0.0, iterations=12)
     with pytest.raises(ProtectionError, match="nothing leaves"):
-        wild.protect(task, pictures[0][:2], pictures[1][:2], seed=0)
+        wild.protect(task, images[0][:2], images[1][:2], seed=0)
 
 
 WRONG: dict[str, st.SearchStrategy[object]] = {
@@ -355,29 +355,29 @@ def test_a_wrong_setting_is_one_line_that_names_it(data: st.DataObject, field: s
     assert "expected" in str(raised.value)
 
 
-def test_a_round_that_fails_leaves_no_trace(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
+def test_a_round_that_fails_leaves_no_trace(task: Task, images: tuple[Tensor, Tensor]) -> None:
     """A server that sends one broken model must not lock its clients' samples out for good."""
-    own = Task(copy.deepcopy(task.model), example=pictures[0][0])
+    own = Task(copy.deepcopy(task.model), example=images[0][0])
     defense = Refiner(iterations=2)
-    defense.protect(own, *pictures)
+    defense.protect(own, *images)
     weight = own.model.get_parameter(own.names[0])
     before = weight.detach().clone()
     with torch.no_grad():
         weight.mul_(1e30)
     with pytest.raises(ProtectionError):
-        defense.protect(own, *pictures)
+        defense.protect(own, *images)
     with torch.no_grad():
         weight.copy_(before)
-    defense.protect(own, *pictures)
+    defense.protect(own, *images)
 
 
-def test_a_tiny_epsilon_is_refused(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
+def test_a_tiny_epsilon_is_refused(task: Task, images: tuple[Tensor, Tensor]) -> None:
     with pytest.raises(ProtectionError, match="all but the real gradient"):
-        Refiner(iterations=1, epsilon=1e-6).protect(task, *pictures)
+        Refiner(iterations=1, epsilon=1e-6).protect(task, *images)
 
 
-def test_an_id_with_another_picture_is_another_sample(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
-    x, y = pictures
+def test_an_id_with_another_image_is_another_sample(task: Task, images: tuple[Tensor, Tensor]) -> None:
+    x, y = images
     ids = torch.arange(8)[:, None]
     warm = Refiner(iterations=2, secret=b"s" * 32, warm_start=True)
     warm.protect(task, x, y, ids=ids)

@@ -13,15 +13,15 @@ from refiner.errors import DataError
 from refiner.models import build, resnet
 
 
-def pictures(victims: int, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The middle of real pictures: a quarter of the features, and of the time."""
+def images(victims: int, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """The middle of real images: a quarter of the features, and of the time."""
     middle = load_sample().images[: victims * size, :, 8:24, 8:24]
     return middle.reshape(victims, size, 3, 16, 16).to(dtype)
 
 
 def seeded(name: str = "lenet", dtype: torch.dtype = torch.float32, **settings: object) -> Task:
     torch.manual_seed(0)
-    return Task(build(name, input_shape=(3, 16, 16), **settings).to(dtype), example=pictures(1, 2, dtype)[0])
+    return Task(build(name, input_shape=(3, 16, 16), **settings).to(dtype), example=images(1, 2, dtype)[0])
 
 
 def loop(task: Task, x: Tensor, layer: str = "head", numbers: slice = slice(None)) -> Tensor:
@@ -46,7 +46,7 @@ def off(found: Tensor, wanted: Tensor) -> float:
 
 @pytest.mark.parametrize(("dtype", "allowed"), [(torch.float32, 1e-5), (torch.float64, 1e-9)])
 def test_the_loop_gives_the_same(dtype: torch.dtype, allowed: float) -> None:
-    task, x = seeded(dtype=dtype), pictures(2, 2, dtype)
+    task, x = seeded(dtype=dtype), images(2, 2, dtype)
     found = exact(task, x, "head")
     assert found.shape == (2, 2, 192)
     assert off(found, loop(task, x)) < allowed
@@ -88,14 +88,14 @@ class Turned(nn.Module):
         return x.transpose(2, 3)
 
 
-def random_pictures(*shape: int) -> Tensor:
+def random_images(*shape: int) -> Tensor:
     return torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("chunk", [None, 1, 500])
 def test_windows_of_an_unevenchain(chunk: int | None) -> None:
     torch.manual_seed(0)
-    x = random_pictures(2, 3, 2, 16, 20)
+    x = random_images(2, 3, 2, 16, 20)
     task = Task(Chain().double().eval(), example=x[0])
     assert chain(task, x.flatten(0, 1), "head") is not None
     assert off(exact(task, x, "head", chunk=chunk), loop(task, x)) < 1e-9
@@ -103,7 +103,7 @@ def test_windows_of_an_unevenchain(chunk: int | None) -> None:
 
 def test_without_counts_of_changes_it_goes_the_long_way() -> None:
     torch.manual_seed(0)
-    x = random_pictures(1, 2, 2, 16, 20)
+    x = random_images(1, 2, 2, 16, 20)
     task = Task(Chain().double().eval(), example=x[0])
     with torch.inference_mode():
         same = x.clone()
@@ -113,7 +113,7 @@ def test_without_counts_of_changes_it_goes_the_long_way() -> None:
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "softplus"])
 def test_windows_of_lenet(activation: str) -> None:
-    """At its real size, where a window of 29 × 29 is less than the picture."""
+    """At its real size, where a window of 29 × 29 is less than the image."""
     torch.manual_seed(0)
     x = load_sample().images[:2].view(1, 2, 3, 32, 32)
     task = Task(LeNet(activation=activation), example=x[0])
@@ -137,7 +137,7 @@ def test_windows_of_lenet(activation: str) -> None:
 )
 def test_what_is_no_chain_goes_the_long_way(between: nn.Module | None, shape: tuple[int, int]) -> None:
     torch.manual_seed(0)
-    x = random_pictures(1, 2, 2, *shape)
+    x = random_images(1, 2, 2, *shape)
     task = Task(Chain(between, shape).double().eval(), example=x[0])
     assert chain(task, x[0], "head") is None
     assert off(exact(task, x, "head"), loop(task, x)) < 1e-9
@@ -146,7 +146,7 @@ def test_what_is_no_chain_goes_the_long_way(between: nn.Module | None, shape: tu
 
 def test_a_hook_of_the_users_own_counts() -> None:
     torch.manual_seed(0)
-    x = random_pictures(1, 2, 2, 16, 20)
+    x = random_images(1, 2, 2, 16, 20)
     model = Chain().double().eval()
     model.body[0].register_forward_hook(lambda _m, _args, out: out * 3)
     task = Task(model, example=x[0])
@@ -161,7 +161,7 @@ def test_a_hook_of_the_users_own_counts() -> None:
 def test_other_models(name: str, settings: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     """Where batch norm mixes samples, too: the loop sums a feature over the batch."""
     monkeypatch.setattr(resnet, "WIDTHS", (32, 32, 64, 64))
-    x = pictures(1, 2, torch.float64)[..., 4:12, 4:12]
+    x = images(1, 2, torch.float64)[..., 4:12, 4:12]
     torch.manual_seed(0)
     task = Task(build(name, input_shape=(3, 8, 8), **settings).double(), example=x[0])
     wanted = loop(task, x)
@@ -174,7 +174,7 @@ def test_other_models(name: str, settings: dict[str, object], monkeypatch: pytes
 
 @pytest.mark.parametrize("chunk", [1, 7, 100, 10_000])
 def test_chunks_change_nothing(chunk: int) -> None:
-    task, x = seeded(dtype=torch.float64), pictures(2, 1, torch.float64)
+    task, x = seeded(dtype=torch.float64), images(2, 1, torch.float64)
     assert off(exact(task, x, "head", chunk=chunk), exact(task, x, "head", chunk=64)) < 1e-9
     some = [
         estimated(task, x, "head", probes=5, noise=NoiseSource(seed=0), chunk=size) for size in (chunk, 64)
@@ -183,7 +183,7 @@ def test_chunks_change_nothing(chunk: int) -> None:
 
 
 def test_a_victim_does_not_feel_its_neighbours() -> None:
-    task, x = seeded(), pictures(3, 2)
+    task, x = seeded(), images(3, 2)
     noise = NoiseSource(seed=0)
     together = exact(task, x, "head"), estimated(task, x, "head", probes=4, noise=noise)
     for victim in range(3):
@@ -196,7 +196,7 @@ def test_a_victim_does_not_feel_its_neighbours() -> None:
 
 def test_an_estimate_has_the_right_mean_and_spread() -> None:
     """Squares average to the squares of the exact norms; they scatter by at most √(2 / probes)."""
-    task, x = seeded(), pictures(1, 2)
+    task, x = seeded(), images(1, 2)
     wanted = exact(task, x, "head").square()
     runs = [estimated(task, x, "head", probes=16, noise=NoiseSource(seed=s)) for s in range(20)]
     ratios = torch.stack([run.square() / wanted for run in runs])
@@ -220,7 +220,7 @@ def test_probes_follow_the_seed_and_are_signs_of_both_kinds() -> None:
 
 
 def test_features_are_what_the_layer_is_given() -> None:
-    task, x = seeded(), pictures(2, 3)
+    task, x = seeded(), images(2, 3)
     wanted = task.model.body(x.flatten(0, 1)).flatten(1).view(2, 3, 192)
     torch.testing.assert_close(features(task, x, "head"), wanted.detach())
     assert not features(task, x, "head").requires_grad
@@ -244,7 +244,7 @@ def test_a_layer_that_runs_twice_is_refused_and_hooks_are_gone() -> None:
 
 
 def test_a_layer_can_be_replaced_for_a_while() -> None:
-    x = pictures(1, 2)[0]
+    x = images(1, 2)[0]
     task = Task(LeNet(input_shape=(3, 16, 16)), example=x)
     before = task.scores(task.parameters(), x)
     with task.replaced("head", lambda module, r: r[:, :10]):

@@ -1,4 +1,4 @@
-"""Mixing pictures with noise, and how well the bundled network reads the share of it on real data."""
+"""Mixing images with noise, and how well the bundled network reads the share of it on real data."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ from refiner.evaluation import EvaluationNetwork, mix, score_ratios
 from refiner.evaluation.mixing import RATIOS
 
 
-def test_the_ends_are_the_picture_and_pure_noise() -> None:
+def test_the_ends_are_the_image_and_pure_noise() -> None:
     images = torch.rand(2, 3, 8, 8)
     assert torch.equal(mix(images, 0.0, torch.Generator().manual_seed(1)), images)
     noise = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -31,14 +31,14 @@ def test_between_them_it_is_straight_and_stays_in_range(ratio: float, seed: int)
     assert mixed.min() >= 0 and mixed.max() <= 1 and mixed.dtype == torch.float64
 
 
-def test_each_picture_may_have_its_own_ratio() -> None:
+def test_each_image_may_have_its_own_ratio() -> None:
     images = torch.rand(3, 1, 4, 4)
     mixed = mix(images, torch.tensor([0.0, 0.5, 1.0]).view(3, 1, 1, 1), torch.Generator().manual_seed(2))
     assert torch.equal(mixed[0], images[0])
     assert not torch.equal(mixed[1], images[1])
 
 
-def test_each_picture_has_its_own_noise() -> None:
+def test_each_image_has_its_own_noise() -> None:
     noise = mix(torch.zeros(2, 3, 8, 8), 1.0, torch.Generator().manual_seed(0))
     assert not torch.equal(noise[0], noise[1])
     assert not torch.equal(noise[0, 0], noise[0, 1])
@@ -58,7 +58,7 @@ def test_scores_are_seeded_and_tell_good_from_bad() -> None:
 
 
 @pytest.mark.parametrize("name", ["cifar10", "svhn", "cifar100", "path", "ham10000"])
-def test_real_pictures(data_dir: Callable[[str], Path], name: str) -> None:
+def test_real_images(data_dir: Callable[[str], Path], name: str) -> None:
     """None of these sets was trained on."""
     images, _ = load_dataset(name, "test", data_dir(name), limit=20)
     assert len(images) == 20

@@ -1,4 +1,4 @@
-"""The evaluation network: its size, the pictures that it takes and refuses, its file, its quick copy."""
+"""The evaluation network: its size, the images that it takes and refuses, its file, its quick copy."""
 
 import copy
 import re
@@ -19,7 +19,7 @@ from refiner.evaluation.network import BUNDLED
 
 
 @pytest.fixture(scope="module")
-def pictures() -> Tensor:
+def images() -> Tensor:
     return load_sample().images[:10]
 
 
@@ -38,9 +38,9 @@ def test_the_bundled_weights_are_small_and_fixed() -> None:
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("size", [(28, 28), (33, 57), (64, 64), (224, 224), (28, 224)])
-def test_every_size_and_both_channels(size: tuple[int, int], channels: int, pictures: Tensor) -> None:
+def test_every_size_and_both_channels(size: tuple[int, int], channels: int, images: Tensor) -> None:
     network = EvaluationNetwork.bundled()
-    clean = F.interpolate(pictures[:2], size, mode="bilinear", antialias=True).clamp(0, 1)
+    clean = F.interpolate(images[:2], size, mode="bilinear", antialias=True).clamp(0, 1)
     noise = torch.rand(2, channels, *size)
     if channels == 1:
         clean = clean.mean(1, keepdim=True)
@@ -50,31 +50,31 @@ def test_every_size_and_both_channels(size: tuple[int, int], channels: int, pict
     assert high.min() > 0.9
 
 
-def test_grey_is_three_equal_channels(pictures: Tensor) -> None:
-    grey = pictures.mean(1, keepdim=True)
+def test_grey_is_three_equal_channels(images: Tensor) -> None:
+    grey = images.mean(1, keepdim=True)
     network = EvaluationNetwork.bundled()
     assert torch.equal(network(grey), network(grey.expand(-1, 3, -1, -1)))
 
 
 @pytest.mark.parametrize("axes", [(), (1,), (6,), (2, 3), (1, 2, 3)])
-def test_leading_axes_stay(axes: tuple[int, ...], pictures: Tensor) -> None:
+def test_leading_axes_stay(axes: tuple[int, ...], images: Tensor) -> None:
     network = EvaluationNetwork.bundled()
     count = torch.Size(axes).numel()
-    mixed = mix(pictures[:count], torch.linspace(0.1, 0.9, count)[:, None, None, None], torch.Generator())
+    mixed = mix(images[:count], torch.linspace(0.1, 0.9, count)[:, None, None, None], torch.Generator())
     found = network(mixed.view(*axes, 3, 32, 32))
     assert found.shape == axes
     torch.testing.assert_close(found.flatten(), torch.stack([network(one[None])[0] for one in mixed]))
 
 
-def test_scores_do_not_depend_on_the_batch(pictures: Tensor) -> None:
+def test_scores_do_not_depend_on_the_batch(images: Tensor) -> None:
     network = EvaluationNetwork.bundled()
-    whole = network.score(pictures)
-    torch.testing.assert_close(network.score(pictures, batch=7), whole)
+    whole = network.score(images)
+    torch.testing.assert_close(network.score(images, batch=7), whole)
     assert not whole.requires_grad
 
 
-def test_it_can_be_differentiated_in_the_picture(pictures: Tensor) -> None:
-    point = pictures[:2].clone().requires_grad_()
+def test_it_can_be_differentiated_in_the_image(images: Tensor) -> None:
+    point = images[:2].clone().requires_grad_()
     (slope,) = torch.autograd.grad(EvaluationNetwork.bundled()(point).sum(), point)
     assert slope.isfinite().all() and slope.abs().max() > 0
 
@@ -82,17 +82,17 @@ def test_it_can_be_differentiated_in_the_picture(pictures: Tensor) -> None:
 @pytest.mark.parametrize(
     "shape", [(3, 27, 32), (3, 32, 225), (2, 32, 32), (4, 32, 32), (0, 32, 32), (3, 0, 32), (32, 32), (5,)]
 )
-def test_other_pictures_are_refused(shape: tuple[int, ...]) -> None:
+def test_other_images_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(DataError) as caught:
         EvaluationNetwork.check(shape)
     assert str(caught.value) == (
-        f"picture shape = {shape}: the evaluation network takes 1 or 3 channels and 28 to 224 pixels a side"
+        f"image shape = {shape}: the evaluation network takes 1 or 3 channels and 28 to 224 pixels a side"
     )
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 27, 32), (2, 2, 32, 32)])
 def test_score_refuses_them_too(shape: tuple[int, ...]) -> None:
-    with pytest.raises(DataError, match=re.escape(f"picture shape = {shape[1:]}: ")):
+    with pytest.raises(DataError, match=re.escape(f"image shape = {shape[1:]}: ")):
         EvaluationNetwork.bundled().score(torch.zeros(shape))
 
 
@@ -104,7 +104,7 @@ def test_score_takes_one_batch(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_saved_and_loaded(half: bool, tmp_path: Path, pictures: Tensor) -> None:
+def test_saved_and_loaded(half: bool, tmp_path: Path, images: Tensor) -> None:
     network, path = EvaluationNetwork(), tmp_path / "weights"
     network.save(path, half=half)
     back = EvaluationNetwork.load(path)
@@ -114,7 +114,7 @@ def test_saved_and_loaded(half: bool, tmp_path: Path, pictures: Tensor) -> None:
         assert back.state_dict()[name].dtype == torch.float32
     assert not any(p.requires_grad for p in back.parameters())
     assert path.stat().st_size < (3.2e6 if half else 6.0e6)
-    torch.testing.assert_close(back.score(pictures), network.score(pictures), rtol=0, atol=1e-3)
+    torch.testing.assert_close(back.score(images), network.score(images), rtol=0, atol=1e-3)
     # Saving leaves the network as it was.
     assert all(p.dtype == torch.float32 and p.requires_grad for p in network.parameters())
 
@@ -165,13 +165,13 @@ def in_bfloat16(quick: EvaluationNetwork, images: Tensor) -> Tensor:
     return torch.sigmoid(quick.linear(hidden.float().mean((2, 3))))[:, 0]
 
 
-def test_the_quick_copy_is_near(pictures: Tensor) -> None:
+def test_the_quick_copy_is_near(images: Tensor) -> None:
     """The search on a GPU has its convolutions in bfloat16, and D must not notice."""
     network = EvaluationNetwork.bundled()
     before = copy.deepcopy(network.state_dict())
     quick = _quick(network)
-    ratios = torch.linspace(0, 1, 11).repeat_interleave(len(pictures))[:, None, None, None]
-    mixed = mix(pictures.repeat(11, 1, 1, 1), ratios, torch.Generator().manual_seed(0))
+    ratios = torch.linspace(0, 1, 11).repeat_interleave(len(images))[:, None, None, None]
+    mixed = mix(images.repeat(11, 1, 1, 1), ratios, torch.Generator().manual_seed(0))
     exact, near = network(mixed), in_bfloat16(quick, mixed)
     assert 0 < float((near - exact).abs().max()) <= 0.01
     some = slice(0, None, 60)
@@ -184,16 +184,16 @@ def test_the_quick_copy_is_near(pictures: Tensor) -> None:
 
 PICTURE = torch.rand(2, 3, 32, 32)
 WRONG: list[tuple[object, str]] = [
-    ([[0.5]], "images = list: expected uint8 or floating-point pictures [N, C, H, W]"),
-    (None, "images = NoneType: expected uint8 or floating-point pictures [N, C, H, W]"),
+    ([[0.5]], "images = list: expected uint8 or floating-point images [N, C, H, W]"),
+    (None, "images = NoneType: expected uint8 or floating-point images [N, C, H, W]"),
     (
         PICTURE.long(),
-        "images = torch.int64 [2, 3, 32, 32]: expected uint8 or floating-point pictures [N, C, H, W]",
+        "images = torch.int64 [2, 3, 32, 32]: expected uint8 or floating-point images [N, C, H, W]",
     ),
     (
         PICTURE.to_sparse(),
         "images = torch.sparse_coo torch.float32 [2, 3, 32, 32]: "
-        "expected uint8 or floating-point pictures [N, C, H, W]",
+        "expected uint8 or floating-point images [N, C, H, W]",
     ),
     (PICTURE.byte(), "images of torch.uint8: expected torch.float32 in 0..1, as the network's weights are"),
     (
@@ -212,13 +212,13 @@ WRONG: list[tuple[object, str]] = [
 
 
 @pytest.mark.parametrize(("images", "message"), WRONG)
-def test_what_is_no_picture_has_no_score(images: Any, message: str) -> None:
+def test_what_is_no_image_has_no_score(images: Any, message: str) -> None:
     with pytest.raises(DataError) as caught:
         EvaluationNetwork.bundled().score(images)
     assert str(caught.value) == message
 
 
-def test_pictures_that_were_not_clamped_have_a_score() -> None:
+def test_images_that_were_not_clamped_have_a_score() -> None:
     """Refined ones are not, and overstep their range by several times it."""
     assert EvaluationNetwork.bundled().score(8 * PICTURE - 4).shape == (2,)
 

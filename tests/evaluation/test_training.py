@@ -25,7 +25,7 @@ TINY = Training(epochs=2, learning_rate=1e-3, batch=8, seed=5, decay=True, grey_
 
 
 def few() -> Tensor:
-    """Four pictures, less than a batch, with room to be shrunk."""
+    """Four images, less than a batch, with room to be shrunk."""
     return load_sample().images[:4, :, :29, :29]
 
 
@@ -120,7 +120,7 @@ def test_interrupted_and_resumed_is_the_same_to_the_last_bit(
         lambda x: x.view(12, 1, *x.shape[2:]),
     ],
 )
-def test_a_checkpoint_of_other_pictures_is_refused(
+def test_a_checkpoint_of_other_images_is_refused(
     change: Callable[[Tensor], Tensor], begun: Begun, tmp_path: Path
 ) -> None:
     out, part = tmp_path / "network", tmp_path / "network.part"
@@ -138,7 +138,7 @@ def test_another_seed_is_another_training(unbroken: Unbroken, tmp_path: Path) ->
     assert one_epoch(replace(TINY, seed=6), tmp_path / "network") != unbroken[1][0]
 
 
-def test_bytes_and_floats_are_the_same_pictures() -> None:
+def test_bytes_and_floats_are_the_same_images() -> None:
     whole = (load_sample().images[:4] * 255).round().to(torch.uint8)
     seen = set()
     for seed in range(20):
@@ -175,12 +175,12 @@ def test_a_foreign_checkpoint_is_one_line(about: dict[str, str] | None, tmp_path
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ((2, 3, 20, 32), r"picture shape = \(3, 20, 32\): .*"),
+        ((2, 3, 20, 32), r"image shape = \(3, 20, 32\): .*"),
         ((0, 3, 32, 32), r"images of shape \[0, 3, 32, 32\]: expected \[N, C, H, W\] with N ≥ 1"),
         ((3, 32, 32), r"images of shape \[3, 32, 32\]: expected \[N, C, H, W\] with N ≥ 1"),
     ],
 )
-def test_wrong_pictures(shape: tuple[int, ...], message: str, tmp_path: Path) -> None:
+def test_wrong_images(shape: tuple[int, ...], message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         train(torch.zeros(shape), TINY, tmp_path / "network")
     assert re.fullmatch(message, str(caught.value))
@@ -190,17 +190,17 @@ def test_wrong_pictures(shape: tuple[int, ...], message: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda x: x.tolist(), r"images = list: expected uint8 or floating-point pictures \[N, C, H, W\]"),
+        (lambda x: x.tolist(), r"images = list: expected uint8 or floating-point images \[N, C, H, W\]"),
         (
             lambda x: x.long(),
-            r"images = torch.int64 \[.*\]: expected uint8 or floating-point pictures \[.*\]",
+            r"images = torch.int64 \[.*\]: expected uint8 or floating-point images \[.*\]",
         ),
         (lambda x: x.index_fill(3, torch.tensor([3]), torch.nan), r"images: hold NaN or infinity"),
         (lambda x: 255 * x, r"images: values in \[.*, 2.*\], expected \[0, 1\]"),
         (lambda x: x - 0.5, r"images: values in \[-0\.4.*, 0\.5\], expected \[0, 1\]"),
     ],
 )
-def test_pictures_that_are_none(change: Callable[[Tensor], Tensor], message: str, tmp_path: Path) -> None:
+def test_images_that_are_none(change: Callable[[Tensor], Tensor], message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         train(change(few()), TINY, tmp_path / "network")
     assert re.fullmatch(message, str(caught.value)), str(caught.value)

@@ -25,7 +25,7 @@ def test_a_pass_shows_every_sample_at_most_once_and_misses_less_than_a_batch(
         assert len(set(seen)) == len(seen) > size - full
 
 
-def test_batches_hang_on_seed_client_and_round_alone() -> None:
+def test_batches_depend_on_seed_client_and_round_alone() -> None:
     training = Training(clients=2, batch=4, seed=1)
     forward, backward = (Schedule(parts_of([20, 20]), training) for _ in range(2))
     rounds = range(1, 12)

@@ -139,7 +139,7 @@ def test_a_stopped_training_goes_on_to_the_same_bit(name: str, whole: Whole, tmp
 
 
 def test_a_stopped_adam_remembers_its_rounds(tmp_path: Path) -> None:
-    """Its steps hang on how many there were."""
+    """Its steps depend on how many there were."""
 
     def trained(rounds: int, keeping: Keeping | None = None) -> torch.Tensor:
         task, training = fresh(), Training(rounds=rounds, clients=2, batch=4)
@@ -237,20 +237,20 @@ def test_it_ends_when_the_tests_get_no_better(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pictures", "labels", "told"),
+    ("images", "labels", "told"),
     [
-        (PICTURES.float(), LABELS, "pictures: torch.float32 [200, 3, 32, 32], expected torch.uint8"),
-        (PICTURES[:, :, :28], LABELS, "pictures: torch.uint8 [200, 3, 28, 32], expected torch.uint8"),
+        (PICTURES.float(), LABELS, "images: torch.float32 [200, 3, 32, 32], expected torch.uint8"),
+        (PICTURES[:, :, :28], LABELS, "images: torch.uint8 [200, 3, 28, 32], expected torch.uint8"),
         (PICTURES, LABELS[:5], "labels: torch.int64 [5], expected torch.int64 [200]"),
         (PICTURES, LABELS + 1, "labels in [1, 10]: expected [0, 9]"),
     ],
 )
 def test_data_are_checked_before_the_first_round(
-    pictures: torch.Tensor, labels: torch.Tensor, told: str
+    images: torch.Tensor, labels: torch.Tensor, told: str
 ) -> None:
     schedule = Schedule(parts(40, 40), Training(clients=2))
     with pytest.raises(DataError) as caught:
-        LocalClients(fresh(), pictures, labels, schedule, NoDefense())
+        LocalClients(fresh(), images, labels, schedule, NoDefense())
     assert str(caught.value).startswith(told)
 
 

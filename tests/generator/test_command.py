@@ -16,7 +16,7 @@ SMALL = ("--epochs", "2", "--batch", "4", "--width", "4", "--discriminator-width
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A CIFAR-10 folder with eight labelled pictures, in rows of 1,024 pixels."""
+    """A CIFAR-10 folder with eight labelled images, in rows of 1,024 pixels."""
     root, sample = tmp_path_factory.mktemp("cifar10"), load_sample()
     rows = (sample.images[:8] * 255).round().byte().permute(0, 2, 3, 1).reshape(8, 1024, 3)
     sheet = Image.new("RGB", (1024, 10_000))
@@ -44,8 +44,8 @@ def test_train_writes_what_sample_takes(folder: Path, tmp_path: Path) -> None:
     assert call("sample", "--out", sheet, "--weights", out).exit_code == 0
     assert sheet.read_bytes() == out.with_suffix(".png").read_bytes()
     assert call("sample", "--out", sheet, "--weights", out, "--each", 3, "--seed", 1).exit_code == 0
-    with Image.open(sheet) as picture:
-        assert picture.size == (3 * 32, 10 * 32)
+    with Image.open(sheet) as image:
+        assert image.size == (3 * 32, 10 * 32)
 
 
 def test_resume_keeps_its_file_and_goes_on(folder: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The discriminator: norms of its weights, its scores, and what an augmentation does to a picture."""
+"""The discriminator: norms of its weights, its scores, and what an augmentation does to an image."""
 
 import pytest
 import torch
@@ -12,15 +12,15 @@ from refiner.generator.augmentation import disturb, mirror
 from refiner.generator.discriminator import SpectralNorm, spectral
 
 
-def test_scores_hang_on_picture_and_label() -> None:
-    judge, pictures = Discriminator(width=8), load_sample().images[:4]
-    scores = judge(pictures, torch.arange(4))
+def test_scores_depend_on_image_and_label() -> None:
+    judge, images = Discriminator(width=8), load_sample().images[:4]
+    scores = judge(images, torch.arange(4))
     assert scores.shape == (4,) and scores.dtype == torch.float32
     assert len(scores.unique()) == 4
-    assert not torch.isclose(judge(pictures[:1], torch.tensor([5])), scores[:1])
+    assert not torch.isclose(judge(images[:1], torch.tensor([5])), scores[:1])
     judge.eval()
-    alone = torch.cat([judge(p[None], torch.tensor([i])) for i, p in enumerate(pictures)])
-    torch.testing.assert_close(judge(pictures, torch.arange(4)), alone)
+    alone = torch.cat([judge(p[None], torch.tensor([i])) for i, p in enumerate(images)])
+    torch.testing.assert_close(judge(images, torch.arange(4)), alone)
 
 
 def test_every_weight_has_norm_one() -> None:
@@ -59,26 +59,26 @@ def test_wrong_settings_name_the_field(settings: dict[str, int]) -> None:
 
 
 def test_mirrored_or_not() -> None:
-    pictures = load_sample().images[:16]
-    seen = mirror(pictures, torch.Generator().manual_seed(0))
-    turned = [torch.equal(a, b.flip(-1)) for a, b in zip(seen, pictures, strict=True)]
-    kept = [torch.equal(a, b) for a, b in zip(seen, pictures, strict=True)]
+    images = load_sample().images[:16]
+    seen = mirror(images, torch.Generator().manual_seed(0))
+    turned = [torch.equal(a, b.flip(-1)) for a, b in zip(seen, images, strict=True)]
+    kept = [torch.equal(a, b) for a, b in zip(seen, images, strict=True)]
     assert all(a != b for a, b in zip(turned, kept, strict=True))
     assert any(turned) and any(kept)
 
 
-def test_disturbed_pictures_are_moved_and_cut() -> None:
+def test_disturbed_images_are_moved_and_cut() -> None:
     count = 64
     ramp = (torch.arange(32)[:, None] * 32 + torch.arange(32)).float().add(1) / 2048 + 0.5
-    pictures = ramp.expand(count, 3, 32, 32)
-    seen = disturb(pictures, torch.Generator().manual_seed(0))
-    assert seen.shape == pictures.shape and seen.dtype == pictures.dtype
+    images = ramp.expand(count, 3, 32, 32)
+    seen = disturb(images, torch.Generator().manual_seed(0))
+    assert seen.shape == images.shape and seen.dtype == images.dtype
     shifts = set()
-    for picture in seen[:, 0]:
-        rows, columns = torch.nonzero(picture != 0.5, as_tuple=True)
-        places = ((picture[rows, columns] - 0.5) * 2048).round().long() - 1
+    for image in seen[:, 0]:
+        rows, columns = torch.nonzero(image != 0.5, as_tuple=True)
+        places = ((image[rows, columns] - 0.5) * 2048).round().long() - 1
         moved = torch.stack([places // 32 - rows, places % 32 - columns], 1).unique(dim=0)
-        # Whatever is left of a picture has moved as one.
+        # Whatever is left of an image has moved as one.
         assert len(moved) == 1
         shifts.add(tuple(moved[0].tolist()))
         assert len(rows) < 32 * 32
@@ -86,9 +86,9 @@ def test_disturbed_pictures_are_moved_and_cut() -> None:
     assert len({float((p == 0.5).float().mean()) for p in seen}) > 10
 
 
-def test_the_slope_passes_where_the_picture_stays() -> None:
-    pictures = load_sample().images[:4].clone().requires_grad_()
-    seen = disturb(pictures, torch.Generator().manual_seed(0))
-    (slope,) = torch.autograd.grad(seen.sum(), pictures)
+def test_the_slope_passes_where_the_image_stays() -> None:
+    images = load_sample().images[:4].clone().requires_grad_()
+    seen = disturb(images, torch.Generator().manual_seed(0))
+    (slope,) = torch.autograd.grad(seen.sum(), images)
     assert set(slope.unique().tolist()) == {0.0, 1.0}
     assert 0.4 < slope.mean() < 1

@@ -44,7 +44,7 @@ def test_leading_axes_stay(axes: tuple[int, ...], tiny: Generator) -> None:
     torch.testing.assert_close(made.reshape(-1, 3, 32, 32), torch.stack(one_by_one))
 
 
-def test_every_latent_makes_a_picture_in_range(tiny: Generator) -> None:
+def test_every_latent_makes_an_image_in_range(tiny: Generator) -> None:
     made = tiny(100 * torch.randn(20, 6), torch.arange(20) % 10)
     assert made.min() >= 0 and made.max() <= 1 and made.std() > 0.1
 
@@ -196,5 +196,5 @@ def test_the_bundled_weights_are_small_fixed_and_diverse() -> None:
     assert all(t.isfinite().all() for t in generator.state_dict().values())
     y = torch.arange(10).repeat_interleave(4)
     made = generator(generator.draw(y, 0), y).reshape(10, 4, -1)
-    # Neither one picture for all latents nor a grey one.
+    # Neither one image for all latents nor a grey one.
     assert made.std(1).mean() > 0.1 and made.std(2).min() > 0.03

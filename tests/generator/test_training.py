@@ -22,7 +22,7 @@ Losses = list[tuple[int, float, float]]
 
 
 def few() -> tuple[Tensor, Tensor]:
-    """Ten pictures: two batches and a rest."""
+    """Ten images: two batches and a rest."""
     sample = load_sample()
     return (sample.images[:10] * 255).round().to(torch.uint8), sample.labels[:10]
 

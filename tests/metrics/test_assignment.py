@@ -1,4 +1,4 @@
-"""The assignment of a batch: against scipy, against every permutation, on real pictures."""
+"""The assignment of a batch: against scipy, against every permutation, on real images."""
 
 from itertools import permutations
 
@@ -65,7 +65,7 @@ def test_a_shuffled_batch_finds_its_order(seed: int) -> None:
 
 
 def test_the_summed_error_is_least() -> None:
-    """Pictures that resemble nothing: the best is not to be seen, only to be counted."""
+    """Images that resemble nothing: the best is not to be seen, only to be counted."""
     guesses = torch.rand(2, 5, 3, 8, 8)
     originals = torch.rand(2, 5, 3, 8, 8)
     best = assign(guesses, originals)
@@ -74,7 +74,7 @@ def test_the_summed_error_is_least() -> None:
         assert mse(best[victim], originals[victim]).sum() == pytest.approx(float(min(every)), abs=1e-6)
 
 
-def test_a_single_picture_stays() -> None:
+def test_a_single_image_stays() -> None:
     assert torch.equal(assign(PICTURES[:, :1], PICTURES[:, 1:2]), PICTURES[:, :1])
 
 
@@ -93,10 +93,10 @@ def test_bad_batches_are_refused() -> None:
         DataError, match=r"reconstructed: shape \[3, 7, 3, 32, 32\], expected \[3, 8, 3, 32, 32\]"
     ):
         assign(PICTURES[:, :7], PICTURES)
-    # As many pictures in all, but of other victims.
+    # As many images in all, but of other victims.
     with pytest.raises(DataError, match=r"reconstructed: shape \[8, 3, 3, 32, 32\]"):
         assign(PICTURES.transpose(0, 1), PICTURES)
     broken = PICTURES.clone()
     broken[1, 2, 0, 0, 0] = torch.nan
-    with pytest.raises(DataError, match="reconstructed: NaN or infinity in 1 of 24 pictures"):
+    with pytest.raises(DataError, match="reconstructed: NaN or infinity in 1 of 24 images"):
         assign(broken, PICTURES)

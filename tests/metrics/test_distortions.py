@@ -69,7 +69,7 @@ def test_quarter_turns_are_exact() -> None:
     torch.testing.assert_close(rotate(PICTURES, 0), PICTURES, rtol=0, atol=1e-4)
 
 
-def test_turns_are_rigid_in_pictures_that_are_not_square() -> None:
+def test_turns_are_rigid_in_images_that_are_not_square() -> None:
     """A disc around the centre stays one."""
     y, x = torch.meshgrid(torch.arange(40) - 19.5, torch.arange(60) - 29.5, indexing="ij")
     disc = torch.exp(-(x**2 + y**2) / 50)[None, None]
@@ -87,7 +87,7 @@ def test_colour_jitter() -> None:
     assert torch.equal(jittered, colour_jitter(PICTURES, seed=1))
     assert not torch.equal(jittered, colour_jitter(PICTURES, seed=2))
     assert jittered.min() >= 0 and jittered.max() <= 1
-    # Each picture has draws of its own: twenty copies become twenty pictures.
+    # Each image has draws of its own: twenty copies become twenty images.
     copies = colour_jitter(PICTURES[:1].expand(20, -1, -1, -1))
     assert len({tuple(copy.mean((1, 2)).tolist()) for copy in copies}) == 20
 
@@ -115,7 +115,7 @@ def test_the_rows_and_their_cells(rows: dict[str, Row]) -> None:
         assert len(row.cells()) == len(COLUMNS)
         assert row.mse == pytest.approx(float(row.cells()[1]), abs=1e-4)
     assert rows["none"].cells()[:5] == ("none", "0.0000", "100.0", "1.000", "0.000")
-    assert "another picture" not in {row.name for row in table(PICTURES[:1])}
+    assert "another image" not in {row.name for row in table(PICTURES[:1])}
 
 
 def test_the_table_is_seeded() -> None:
@@ -137,13 +137,13 @@ def test_the_appendix(rows: dict[str, Row]) -> None:
 
 
 def test_where_metrics_mislead(rows: dict[str, Row]) -> None:
-    """A clean but wrong picture has no noise; a flat colour beats real near-copies in PSNR."""
-    assert rows["another picture"].noise < 0.1 and rows["another picture"].mse > 0.05
+    """A clean but wrong image has no noise; a flat colour beats real near-copies in PSNR."""
+    assert rows["another image"].noise < 0.1 and rows["another image"].mse > 0.05
     assert rows["own mean colour"].psnr > max(rows["rotation"].psnr, rows["scale"].psnr)
 
 
 def test_bad_input() -> None:
-    with pytest.raises(DataError, match="pictures: NaN or infinity"):
+    with pytest.raises(DataError, match="images: NaN or infinity"):
         table(PICTURES * torch.nan)
     with pytest.raises(DataError, match="28 to 224 pixels a side"):
         table(torch.zeros(1, 3, 20, 20))

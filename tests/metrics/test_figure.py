@@ -1,4 +1,4 @@
-"""The sheet of distortions: every cell is the picture it is called, with the scores that the metrics give."""
+"""The sheet of distortions: every cell is the image it is called, with the scores that the metrics give."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,8 +28,8 @@ def test_every_cell_is_on_the_sheet(tmp_path: Path, name: str, zoom: int) -> Non
 
 def test_rows_have_the_scores_of_their_cells(tmp_path: Path) -> None:
     rows = {row.name: row for row in write_figure(tmp_path / "a.png", SHIP)}
-    for name, picture in distorted(SHIP).items():
-        for score, value in measure_all(picture, SHIP[None]).items():
+    for name, image in distorted(SHIP).items():
+        for score, value in measure_all(image, SHIP[None]).items():
             assert getattr(rows[name], score) == pytest.approx(value.item(), abs=1e-4), (name, score)
     # The strengths of the table are among them.
     named = {row.name: row for row in table(SHIP[None])}
@@ -55,12 +55,12 @@ def test_further_on_a_row_is_further_off(tmp_path: Path) -> None:
 
 def test_the_draws_are_seeded() -> None:
     same, other = distorted(SHIP, seed=0), distorted(SHIP, seed=1)
-    changed = {name for name, picture in distorted(SHIP).items() if not torch.equal(picture, other[name])}
+    changed = {name for name, image in distorted(SHIP).items() if not torch.equal(image, other[name])}
     assert changed == {n for n in same if "noise" in n or "jitter" in n}
-    assert all(torch.equal(picture, same[name]) for name, picture in distorted(SHIP).items())
+    assert all(torch.equal(image, same[name]) for name, image in distorted(SHIP).items())
 
 
-def test_a_grey_picture(tmp_path: Path) -> None:
+def test_a_grey_image(tmp_path: Path) -> None:
     grey = SHIP.mean(0, keepdim=True)
     rows = write_figure(tmp_path / "a.png", grey, zoom=1)
     first = read_sheet(tmp_path / "a.png", count=len(rows), size=36, columns=ACROSS)[0, :, 2:-2, 2:-2]
@@ -70,8 +70,8 @@ def test_a_grey_picture(tmp_path: Path) -> None:
 def test_bad_input(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     calls: list[tuple[Callable[[], object], type[Exception], str]] = [
-        (lambda: write_figure(path, SHIP[None]), DataError, r"picture: shape \[1, 3, 32, 32\], expected \[C"),
-        (lambda: write_figure(path, SHIP * torch.nan), DataError, "picture: NaN or infinity"),
+        (lambda: write_figure(path, SHIP[None]), DataError, r"image: shape \[1, 3, 32, 32\], expected \[C"),
+        (lambda: write_figure(path, SHIP * torch.nan), DataError, "image: NaN or infinity"),
         (lambda: write_figure(path, SHIP[:, :20, :20]), DataError, "28 to 224 pixels a side"),
         (
             lambda: write_figure(path, SHIP, zoom=0),

@@ -41,7 +41,7 @@ def many(**counts: int) -> list[Verdict]:
         (many(near=20, safe=80), "borderline"),
         (many(near=100), "borderline"),
         (many(seen=1), "exposed"),
-        # By chance 1 % of blind pictures are named: 18 of 1,000 and 4 of 100 are within it, one more is not.
+        # By chance 1 % of blind images are named: 18 of 1,000 and 4 of 100 are within it, one more is not.
         (many(named=18, unknown=982), "protected"),
         (many(named=19, unknown=981), "borderline"),
         (many(named=50, unknown=950), "exposed"),

@@ -15,9 +15,9 @@ PICTURES = load_sample().images[:40]
 WAYS = ("pixels", "lpips")
 
 
-def noisy(pictures: Tensor, deviation: float, seed: int = 0) -> Tensor:
-    draws = torch.randn(pictures.shape, generator=torch.Generator().manual_seed(seed))
-    return (pictures + deviation * draws).clamp(0, 1)
+def noisy(images: Tensor, deviation: float, seed: int = 0) -> Tensor:
+    draws = torch.randn(images.shape, generator=torch.Generator().manual_seed(seed))
+    return (images + deviation * draws).clamp(0, 1)
 
 
 @pytest.mark.parametrize("by", WAYS)
@@ -63,7 +63,7 @@ def test_brightness_and_contrast_change_no_rank_by_pixels(
 
 
 def test_a_flat_guess_wins_nothing_by_pixels() -> None:
-    """Not even each picture's own mean colour: all candidates are equally near."""
+    """Not even each image's own mean colour: all candidates are equally near."""
     own = PICTURES.mean((2, 3), keepdim=True).expand_as(PICTURES)
     rounded = 0.5 + 1e-8 * PICTURES.double()
     for guess in (torch.full_like(PICTURES, 0.5), own, torch.zeros_like(PICTURES), rounded):
@@ -74,7 +74,7 @@ def test_a_flat_guess_wins_nothing_by_pixels() -> None:
 
 @pytest.mark.parametrize("by", WAYS)
 def test_one_guess_for_all_has_every_rank_once(by: str) -> None:
-    """So a share of r of blind pictures ranks in the first r: that is what the verdict counts on."""
+    """So a share of r of blind images ranks in the first r: that is what the verdict counts on."""
     guess = noisy(PICTURES.mean(0, keepdim=True), 0.05).expand_as(PICTURES)
     assert sorted(identify(guess, PICTURES, by).ranks.tolist()) == [float(r) for r in range(1, 41)]
 
@@ -115,7 +115,7 @@ def test_others_are_candidates_too(by: str) -> None:
 def test_bad_input() -> None:
     with pytest.raises(DataError, match="1 candidate, expected 2 or more to rank; pass others"):
         identify(PICTURES[:1], PICTURES[:1])
-    with pytest.raises(DataError, match=r"others: pictures of shape \[1, 32, 32\], expected \[3, 32, 32\]"):
+    with pytest.raises(DataError, match=r"others: images of shape \[1, 32, 32\], expected \[3, 32, 32\]"):
         identify(PICTURES, PICTURES, others=PICTURES[:, :1])
     with pytest.raises(DataError, match="others: NaN or infinity"):
         identify(PICTURES, PICTURES, others=PICTURES * torch.nan)

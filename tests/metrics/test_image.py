@@ -17,13 +17,13 @@ from refiner.metrics import mse, psnr, ssim
 PICTURES = load_sample().images[:20]
 
 
-def noisy(pictures: Tensor, deviation: float, seed: int = 0) -> Tensor:
-    draws = torch.randn(pictures.shape, generator=torch.Generator().manual_seed(seed))
-    return (pictures + deviation * draws).clamp(0, 1)
+def noisy(images: Tensor, deviation: float, seed: int = 0) -> Tensor:
+    draws = torch.randn(images.shape, generator=torch.Generator().manual_seed(seed))
+    return (images + deviation * draws).clamp(0, 1)
 
 
 def cut(height: int, width: int, channels: int = 3) -> tuple[Tensor, Tensor]:
-    """Real pictures of any size up to 64×64: four of them side by side."""
+    """Real images of any size up to 64×64: four of them side by side."""
     sheet = PICTURES[:16].view(4, 2, 2, 3, 32, 32).permute(0, 3, 1, 4, 2, 5).reshape(4, 3, 64, 64)
     original = sheet[:, :channels, :height, :width].contiguous()
     return noisy(original, 0.1), original
@@ -57,7 +57,7 @@ def test_ssim_is_that_of_scikit_image(size: tuple[int, int, int]) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_ssim_is_that_of_torchmetrics_inside(size: tuple[int, int, int]) -> None:
-    """torchmetrics has a window around every pixel of the mirrored picture; ours lie inside."""
+    """torchmetrics has a window around every pixel of the mirrored image; ours lie inside."""
     reconstructed, original = cut(*size)
     _, everywhere = structural_similarity_index_measure(
         reconstructed, original, data_range=1.0, reduction="none", return_full_image=True
@@ -82,19 +82,19 @@ def test_the_border_matters() -> None:
 
 @pytest.mark.parametrize(("light", "dark"), [(0.9, 0.1), (0.5, 0.5), (1.0, 0.0), (0.3, 0.31)])
 @pytest.mark.parametrize("border", ["valid", "reflect"])
-def test_ssim_of_flat_pictures(light: float, dark: float, border: str) -> None:
+def test_ssim_of_flat_images(light: float, dark: float, border: str) -> None:
     a, b = (torch.full((1, 3, 16, 16), value, dtype=torch.float64) for value in (light, dark))
     expected = (2 * light * dark + 1e-4) / (light**2 + dark**2 + 1e-4)
     assert ssim(a, b, border).item() == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("size", [(10, 32), (32, 10), (1, 1)])
-def test_pictures_smaller_than_the_window_are_refused(size: tuple[int, int]) -> None:
-    pictures = torch.zeros(1, 3, *size)
+def test_images_smaller_than_the_window_are_refused(size: tuple[int, int]) -> None:
+    images = torch.zeros(1, 3, *size)
     with pytest.raises(DataError) as caught:
-        ssim(pictures, pictures)
+        ssim(images, images)
     assert str(caught.value) == (
-        f"pictures of {size[1]}×{size[0]} pixels: SSIM needs 11 a side, the size of its window"
+        f"images of {size[1]}×{size[0]} pixels: SSIM needs 11 a side, the size of its window"
     )
 
 
@@ -125,7 +125,7 @@ def test_mse_and_psnr_are_those_of_the_libraries() -> None:
 
 
 @given(st.floats(0, 1), st.floats(0, 1))
-def test_mse_and_psnr_of_flat_pictures(a: float, b: float) -> None:
+def test_mse_and_psnr_of_flat_images(a: float, b: float) -> None:
     first, second = (torch.full((1, 3, 4, 4), value, dtype=torch.float64) for value in (a, b))
     assert mse(first, second).item() == pytest.approx((a - b) ** 2, abs=1e-12)
     expected = 100.0 if abs(a - b) <= 1e-5 else min(100.0, -20 * np.log10(abs(a - b)))
@@ -133,7 +133,7 @@ def test_mse_and_psnr_of_flat_pictures(a: float, b: float) -> None:
 
 
 def test_psnr_is_capped_for_copies_alone() -> None:
-    """The least difference between two eight-bit pictures of 224×224."""
+    """The least difference between two eight-bit images of 224×224."""
     original = torch.full((1, 3, 224, 224), 0.5)
     other = original.clone()
     other[0, 0, 0, 0] += 1 / 255
@@ -164,14 +164,14 @@ def test_more_noise_is_worse(seed: int, deviation: float, factor: float) -> None
 
 @settings(max_examples=25)
 @given(st.permutations(range(6)))
-def test_each_picture_is_scored_alone(order: list[int]) -> None:
+def test_each_image_is_scored_alone(order: list[int]) -> None:
     reconstructed, original = noisy(PICTURES[:6], 0.2), PICTURES[:6]
     for metric in (mse, psnr, ssim):
         whole = metric(reconstructed, original)
         torch.testing.assert_close(metric(reconstructed[order], original[order]), whole[order])
 
 
-def test_scores_leave_the_pictures_alone() -> None:
+def test_scores_leave_the_images_alone() -> None:
     reconstructed = noisy(PICTURES, 0.1)
     before = reconstructed.clone(), PICTURES.clone()
     for metric in (mse, psnr, ssim):

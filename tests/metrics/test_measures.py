@@ -29,7 +29,7 @@ def test_the_direction_is_right(name: str) -> None:
 
 
 def test_noise_looks_at_the_reconstruction_alone() -> None:
-    """A clean picture of something else is no noise."""
+    """A clean image of something else is no noise."""
     assert noise_ratio(PICTURES.roll(1, 0)).max() < 0.1
     assert noise_ratio(torch.rand(2, 1, 28, 28)).min() > 0.9
     assert noise_ratio(PICTURES.double()).dtype == torch.float64

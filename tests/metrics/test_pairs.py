@@ -1,4 +1,4 @@
-"""Every metric refuses the same bad pictures, in one line that names what is wrong."""
+"""Every metric refuses the same bad images, in one line that names what is wrong."""
 
 from collections.abc import Callable
 
@@ -8,28 +8,28 @@ from torch import Tensor
 
 from refiner.errors import DataError
 from refiner.metrics import features, identify, lpips, measure_all, mse, noise_ratio, psnr, ssim
-from refiner.metrics.pairs import check_pair, check_pictures
+from refiner.metrics.pairs import check_images, check_pair
 
 GOOD = torch.full((2, 3, 32, 32), 0.5)
 PAIRED = (mse, psnr, ssim, lpips, measure_all, identify)
 SINGLE = (features, noise_ratio)
 
 
-def with_value(value: float, picture: int = 1) -> Tensor:
-    pictures = GOOD.clone()
-    pictures[picture, 0, 3, 4] = value
-    return pictures
+def with_value(value: float, image: int = 1) -> Tensor:
+    images = GOOD.clone()
+    images[image, 0, 3, 4] = value
+    return images
 
 
 BAD = {
     "uint8": (GOOD.to(torch.uint8), "torch.uint8, expected a float32 or float64 tensor in 0..1"),
     "half": (GOOD.half(), "torch.float16, expected a float32 or float64 tensor in 0..1"),
     "no tensor": ([[0.5]], "list, expected a float32 or float64 tensor in 0..1"),
-    "one picture": (GOOD[0], "shape [3, 32, 32], expected [N, C, H, W] with N ≥ 1"),
-    "no picture": (GOOD[:0], "shape [0, 3, 32, 32], expected [N, C, H, W] with N ≥ 1"),
+    "one image": (GOOD[0], "shape [3, 32, 32], expected [N, C, H, W] with N ≥ 1"),
+    "no image": (GOOD[:0], "shape [0, 3, 32, 32], expected [N, C, H, W] with N ≥ 1"),
     "no pixel": (GOOD[..., :0], "shape [2, 3, 32, 0], expected [N, C, H, W] with N ≥ 1"),
-    "NaN": (with_value(torch.nan), "NaN or infinity in 1 of 2 pictures, the first is number 1"),
-    "infinity": (with_value(torch.inf, 0), "NaN or infinity in 1 of 2 pictures, the first is number 0"),
+    "NaN": (with_value(torch.nan), "NaN or infinity in 1 of 2 images, the first is number 1"),
+    "infinity": (with_value(torch.inf, 0), "NaN or infinity in 1 of 2 images, the first is number 0"),
     "negative": (with_value(-0.5), "values in [-0.5, 0.5], expected [0, 1]; clamp or rescale first"),
     "bytes": (GOOD * 255, "values in [127.5, 127.5], expected [0, 1]; clamp or rescale first"),
 }
@@ -37,23 +37,23 @@ BAD = {
 
 @pytest.mark.parametrize("kind", BAD)
 @pytest.mark.parametrize("metric", PAIRED)
-def test_bad_pictures_are_refused_on_both_sides(metric: Callable[..., object], kind: str) -> None:
-    pictures, message = BAD[kind]
+def test_bad_images_are_refused_on_both_sides(metric: Callable[..., object], kind: str) -> None:
+    images, message = BAD[kind]
     with pytest.raises(DataError) as caught:
-        metric(pictures, GOOD)
+        metric(images, GOOD)
     assert str(caught.value) == f"reconstructed: {message}"
     with pytest.raises(DataError) as caught:
-        metric(GOOD, pictures)
+        metric(GOOD, images)
     assert str(caught.value) == f"original: {message}"
 
 
 @pytest.mark.parametrize("kind", BAD)
 @pytest.mark.parametrize("metric", SINGLE)
 def test_and_where_there_is_one_side(metric: Callable[..., object], kind: str) -> None:
-    pictures, message = BAD[kind]
+    images, message = BAD[kind]
     with pytest.raises(DataError) as caught:
-        metric(pictures)
-    assert str(caught.value) == f"pictures: {message}"
+        metric(images)
+    assert str(caught.value) == f"images: {message}"
 
 
 @pytest.mark.parametrize("metric", PAIRED)
@@ -80,9 +80,9 @@ class _OnMeta(Tensor):
 
 
 def test_rounding_is_forgiven() -> None:
-    check_pictures("original", torch.tensor([-5e-5, 1 + 5e-5]).view(2, 1, 1, 1))
+    check_images("original", torch.tensor([-5e-5, 1 + 5e-5]).view(2, 1, 1, 1))
     with pytest.raises(DataError):
-        check_pictures("original", torch.tensor([0.0, 1 + 5e-4]).view(2, 1, 1, 1))
+        check_images("original", torch.tensor([0.0, 1 + 5e-4]).view(2, 1, 1, 1))
 
 
 def test_two_dtypes_become_one_and_graphs_end() -> None:

@@ -21,9 +21,9 @@ from refiner.metrics.perceptual import BUNDLED, PerceptualNetwork
 PICTURES = load_sample().images[:12]
 
 
-def noisy(pictures: Tensor, deviation: float, seed: int = 0) -> Tensor:
-    draws = torch.randn(pictures.shape, generator=torch.Generator().manual_seed(seed))
-    return (pictures + deviation * draws).clamp(0, 1)
+def noisy(images: Tensor, deviation: float, seed: int = 0) -> Tensor:
+    draws = torch.randn(images.shape, generator=torch.Generator().manual_seed(seed))
+    return (images + deviation * draws).clamp(0, 1)
 
 
 @pytest.mark.parametrize(("name", "expected"), [("p0", 0.722), ("p1", 0.138)])
@@ -34,7 +34,7 @@ def test_the_published_examples(data_dir: Callable[[str], Path], name: str, expe
 
 
 def reference(arrays: dict[str, np.ndarray], a: Tensor, b: Tensor) -> Tensor:
-    """LPIPS layer by layer as it is published, for pictures in 0..1, with the given weights."""
+    """LPIPS layer by layer as it is published, for images in 0..1, with the given weights."""
     trunk = nn.Sequential(
         nn.Conv2d(3, 64, 11, 4, 2),
         nn.ReLU(),
@@ -59,7 +59,7 @@ def reference(arrays: dict[str, np.ndarray], a: Tensor, b: Tensor) -> Tensor:
     shift = torch.tensor([-0.030, -0.088, -0.188])[:, None, None]
     scale = torch.tensor([0.458, 0.448, 0.450])[:, None, None]
     total = torch.zeros(len(a))
-    one, two = ((2 * pictures - 1 - shift) / scale for pictures in (a, b))
+    one, two = ((2 * images - 1 - shift) / scale for images in (a, b))
     head = 0
     for place, layer in enumerate(trunk):
         one, two = layer(one), layer(two)
@@ -83,7 +83,7 @@ def bundled_arrays() -> dict[str, np.ndarray]:
 
 
 def compared(arrays: dict[str, np.ndarray], size: int) -> tuple[Tensor, Tensor]:
-    """Ours and the reference, on noisy and on unrelated pictures."""
+    """Ours and the reference, on noisy and on unrelated images."""
     reconstructed = torch.cat([noisy(PICTURES[:6], 0.1), PICTURES[:6]])
     original = torch.cat([PICTURES[:6], PICTURES[6:]])
     a, b = (F.interpolate(p, (size, size), mode="bilinear") for p in (reconstructed, original))
@@ -123,8 +123,8 @@ def test_features_are_such_that_squared_distance_is_lpips(size: tuple[int, int])
     assert (distance > 0).all()
 
 
-def test_a_small_picture_is_enlarged() -> None:
-    """28×28 is what it is at 32×32; from 31 on a picture is taken as it is."""
+def test_a_small_image_is_enlarged() -> None:
+    """28×28 is what it is at 32×32; from 31 on an image is taken as it is."""
     a, b = (F.interpolate(p, (28, 35), mode="bilinear") for p in (noisy(PICTURES, 0.1), PICTURES))
     larger = [F.interpolate(p, (32, 40), mode="bilinear") for p in (a, b)]
     torch.testing.assert_close(lpips(a, b), lpips(*larger))
@@ -137,13 +137,13 @@ def test_grey_is_three_equal_channels() -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 32, 32), (4, 32, 32), (3, 15, 32), (3, 32, 15)])
-def test_other_pictures_are_refused(shape: tuple[int, ...]) -> None:
-    pictures = torch.zeros(1, *shape)
-    for call in (lambda: lpips(pictures, pictures), lambda: features(pictures)):
+def test_other_images_are_refused(shape: tuple[int, ...]) -> None:
+    images = torch.zeros(1, *shape)
+    for call in (lambda: lpips(images, images), lambda: features(images)):
         with pytest.raises(DataError) as caught:
             call()
         assert str(caught.value) == (
-            f"picture shape = {shape}: LPIPS takes 1 or 3 channels and 16 or more pixels a side"
+            f"image shape = {shape}: LPIPS takes 1 or 3 channels and 16 or more pixels a side"
         )
 
 

@@ -74,7 +74,7 @@ def test_what_does_not_beat_a_blind_guess_says_nothing() -> None:
 
 
 @given(st.floats(0, 100), st.floats(-1, 1), st.one_of(st.none(), st.integers(1, 500)), st.floats(0, 5))
-def test_the_worst_vote_wins_and_a_nearer_picture_is_never_safer(
+def test_the_worst_vote_wins_and_a_nearer_image_is_never_safer(
     psnr: float, ssim: float, rank: int | None, more: float
 ) -> None:
     identified = {} if rank is None else {"rank": rank, "candidates": 500}

@@ -1,4 +1,4 @@
-"""A page as an audit makes it, from real pictures, and a reader that checks a page's HTML."""
+"""A page as an audit makes it, from real images, and a reader that checks a page's HTML."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -142,7 +142,7 @@ def _verdict(psnr: float) -> Verdict:
 
 @pytest.fixture(scope="session")
 def audit() -> Callable[..., Page]:
-    """`audit(defenses, attacks, victims)`: an invented audit of real pictures."""
+    """`audit(defenses, attacks, victims)`: an invented audit of real images."""
     return audit_page
 
 

@@ -15,7 +15,7 @@ def cards(*verdicts: Verdict | None) -> list[Card]:
     return [Card(f"victim {n}", GREY, GREY, verdict=verdict) for n, verdict in enumerate(verdicts)]
 
 
-def test_a_card_shows_its_pictures_labelled_its_scores_and_its_verdict() -> None:
+def test_a_card_shows_its_images_labelled_its_scores_and_its_verdict() -> None:
     scores = [("PSNR", "31.2 dB"), ("SSIM", "0.97")]
     card = Card("frog", GREY, GREY, GREY, scores, "exposed")
     html = Gallery("t", [Group("none", "DLG", [card, *cards(None)])]).html("a")

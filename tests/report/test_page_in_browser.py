@@ -18,10 +18,10 @@ from refiner.report import (
     Distribution,
     Gallery,
     Group,
+    ImageRow,
+    InlineImage,
     Page,
     Part,
-    Picture,
-    PictureRow,
     Reference,
     Settings,
     Strip,
@@ -279,8 +279,8 @@ def test_raw_stands_above_robust(open_page: Open, width: int) -> None:
     pixels = to_pixels(sample.images[:12])
     noise = np.random.default_rng(0).integers(0, 256, pixels.shape, dtype=np.uint8)
     rows = [
-        PictureRow("Raw", [Picture(each, "raw", "frog") for each in pixels]),
-        PictureRow("Robust", [Picture(each, "robust", "9.87 dB") for each in noise]),
+        ImageRow("Raw", [InlineImage(each, "raw", "frog") for each in pixels]),
+        ImageRow("Robust", [InlineImage(each, "robust", "9.87 dB") for each in noise]),
     ]
     tab = open_page(Page("t", "s", parts=[Comparison("Raw above robust", "", rows)]), width=width)
     assert min(tab.evaluate("[...document.images].map(i => i.width)")) >= 50

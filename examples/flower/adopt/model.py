@@ -1,4 +1,4 @@
-"""The model and the data of the example: the bundled pictures, a part for each client."""
+"""The model and the data of the example: the bundled images, a part for each client."""
 
 from collections.abc import Iterator
 
@@ -24,7 +24,7 @@ class Net(nn.Sequential):
 
 
 def batches(context: Context) -> Iterator[tuple[Tensor, Tensor]]:
-    """Two batches of this client's own pictures."""
+    """Two batches of this client's own images."""
     held = load_sample()
     mine = torch.arange(context.node_id % 5, len(held.labels), 5)
     for chosen in mine[:32].split(16):

@@ -122,7 +122,7 @@ class Attack(ABC):
         return self.needs
 
     def networks(self, task: Task) -> Mapping[str, nn.Module]:
-        """The networks that this attack brings along, by name: its result hangs on their weights."""
+        """The networks that this attack brings along, by name: its result depends on their weights."""
         return {}
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""DLG (Zhu et al. 2019): Deep Leakage's match by L-BFGS, the labels searched together with the pictures."""
+"""DLG (Zhu et al. 2019): Deep Leakage's match by L-BFGS, the labels searched together with the images."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -32,6 +32,6 @@ class DLG(IDLG):
     def _ready(self, observations: list[Observation], granted: ThreatModel) -> tuple[Matching, Tensor]:
         first = observations[0]
         if granted.labels and first.labels is not None:
-            # With them only the pictures are left to search.
+            # With them only the images are left to search.
             return super().engine(), first.labels
         return self.engine(), torch.zeros(first.victims, first.samples, dtype=torch.long)

@@ -1,4 +1,4 @@
-"""GGL (Li et al. 2022): search in the latent space of a generator that knows what pictures look like."""
+"""GGL (Li et al. 2022): search in the latent space of a generator that knows what images look like."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self

@@ -19,7 +19,7 @@ class IDLG(MatchingAttack):
     """Squared Euclidean distance, no prior.
 
     The distance is taken relative to the seen gradient's length: the minimum is the same, and the first step
-    of L-BFGS, whose size hangs on the slope's, does not end below what a float32 can tell.
+    of L-BFGS, whose size depends on the slope's, does not end below what a float32 can tell.
 
     >>> IDLG().engine().iterations
     6000

@@ -1,4 +1,4 @@
-"""Inverting Gradients (Geiping et al. 2020): the angle between gradients, smooth pictures, signed Adam."""
+"""Inverting Gradients (Geiping et al. 2020): the angle between gradients, smooth images, signed Adam."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self

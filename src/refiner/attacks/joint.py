@@ -16,13 +16,13 @@ from refiner.errors import DataError
 class JointLabels:
     """Pixels and, behind them, a score for each class, from standard normal noise; no label is known.
 
-    A picture's variables are flat, `[input + classes]`. Its label is the softmax of its scores.
+    An image's variables are flat, `[input + classes]`. Its label is the softmax of its scores.
 
     >>> from refiner.models import LeNet
     >>> task = Task(LeNet(), example=torch.rand(2, 3, 32, 32))
     >>> unknown = torch.zeros(4, 1, dtype=torch.long)
     >>> z = JointLabels().start(task, NoiseSource(seed=0), torch.arange(4)[:, None], torch.float32)
-    >>> JointLabels().pictures(task, z, unknown).shape, JointLabels().labels(task, z, unknown).shape
+    >>> JointLabels().images(task, z, unknown).shape, JointLabels().labels(task, z, unknown).shape
     (torch.Size([4, 1, 3, 32, 32]), torch.Size([4, 1, 10]))
     """
 
@@ -48,13 +48,13 @@ class JointLabels:
             raise DataError(f"{told}, but it has another value for a certain label than for that label")
 
     def start(self, task: Task, source: NoiseSource, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        """Uniform pixels and normal scores; a picture's scores come from its stream behind its pixels."""
+        """Uniform pixels and normal scores; an image's scores come from its stream behind its pixels."""
         pixels = self.pixels.start(task, source, ids, dtype).flatten(2)
         drawn = source.uniform(ids, (pixels.shape[2] + task.classes,), torch.float64)
         return torch.cat([pixels, normal(drawn[..., -task.classes :]).to(dtype)], dim=2)
 
-    def pictures(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
-        """The pixels as pictures."""
+    def images(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
+        """The pixels as images."""
         return z[..., : -task.classes].reshape(*z.shape[:2], *task.input_shape)
 
     def labels(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
@@ -67,5 +67,5 @@ class JointLabels:
         return torch.cat([self.pixels.boxed(task, pixels), scores], dim=2)
 
     def shown(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
-        """The pictures, cut at both ends."""
-        return self.pixels.shown(task, self.pictures(task, z, y), y)
+        """The images, cut at both ends."""
+        return self.pixels.shown(task, self.images(task, z, y), y)

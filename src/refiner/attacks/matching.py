@@ -1,4 +1,4 @@
-"""The engine: vary pictures until their gradient matches the one that was seen, for all victims at once."""
+"""The engine: vary images until their gradient matches the one that was seen, for all victims at once."""
 
 import time
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from refiner.attacks.observation import Observation
 from refiner.attacks.parametrisation import Parametrisation, Pixels
 from refiner.attacks.priors import Guess, Prior, TotalVariation
 from refiner.attacks.search import FirstOrder, QuasiNewton, Search, Walk
-from refiner.core.capture import Captured
+from refiner.core.cuda_graphs import Captured
 from refiner.core.gradients import flatten, gradients
 from refiner.core.lbfgs import LBFGS
 from refiner.core.noise import NoiseSource
@@ -102,7 +102,7 @@ class Matching:
     def _identity(
         self, observations: Sequence[Observation], y: Tensor, run: Run, each: Each | None
     ) -> dict[str, str]:
-        """All that a state on disk hangs on, part by part."""
+        """All that a state on disk depends on, part by part."""
         if run.resume is None:
             return {}
         settings = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -152,10 +152,10 @@ class Matching:
         objective = _Objective(engine, observations, rows, y)
         walk, search = engine._walk(task, 1.0 if own is None else own.lr), held.search
         if search is None:
-            # A victim's draws hang on its number alone, so that chunks change nothing.
+            # A victim's draws depend on its number alone, so that chunks change nothing.
             numbers = torch.arange(victims, device=y.device) if each is None else each.number
-            guesses, pictures = (torch.arange(n, device=y.device) for n in (self.restarts, y.shape[1]))
-            ids = (numbers[rows, None] * self.restarts + guesses).view(-1, 1) * len(pictures) + pictures
+            guesses, images = (torch.arange(n, device=y.device) for n in (self.restarts, y.shape[1]))
+            ids = (numbers[rows, None] * self.restarts + guesses).view(-1, 1) * len(images) + images
             start = self.parametrisation.start(
                 task, NoiseSource(seed=run.seed), ids, objective.targets[0].dtype
             )
@@ -198,7 +198,7 @@ class _Objective:
         with torch.enable_grad():
             point = z.detach().requires_grad_()
             guessed = self.engine.parametrisation
-            x = guessed.pictures(self.task, point, self.labels)
+            x = guessed.images(self.task, point, self.labels)
             y = guessed.labels(self.task, point, self.labels)
             total = z.new_zeros(len(z))
             for target, (parameters, _) in zip(self.targets, self.states, strict=True):

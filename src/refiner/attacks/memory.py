@@ -13,7 +13,7 @@ _CPU_BYTES = 2**31
 def fitting(seen: Observation, guesses: int, history: int) -> int:
     """Victims a chunk: half of a GPU's free memory, or 2 GiB on a CPU.
 
-    Each victim has so many `guesses`, a restart or an upload each, and pictures of an optimizer's `history`.
+    Each victim has so many `guesses`, a restart or an upload each, and images of an optimizer's `history`.
     """
     task = seen.task
     sizes: list[int] = []
@@ -33,8 +33,8 @@ def fitting(seen: Observation, guesses: int, history: int) -> int:
         for handle in handles:
             handle.remove()
     activations = max(sum(sizes) / 2, x[0].numel()) * seen.samples
-    pictures = history * x[0].numel() * seen.samples
-    each = guesses * (_ACTIVATIONS * activations + _PARAMETERS * task.size + pictures)
+    images = history * x[0].numel() * seen.samples
+    each = guesses * (_ACTIVATIONS * activations + _PARAMETERS * task.size + images)
     bytes_each = like.element_size() * each
     free = torch.cuda.mem_get_info(like.device)[0] / 2 if like.is_cuda else _CPU_BYTES
     return max(1, min(int(free / bytes_each), 4096))

@@ -17,7 +17,7 @@ from refiner.generator import Generator
 
 
 class Painter(Protocol):
-    """A generator: latents `[N, latent]` and labels `[N]` in, pictures `[N, C, H, W]` out."""
+    """A generator: latents `[N, latent]` and labels `[N]` in, images `[N, C, H, W]` out."""
 
     latent: int
 
@@ -25,10 +25,10 @@ class Painter(Protocol):
 
 
 class Parametrisation(Protocol):
-    """How a search's variables `[V, B, …]` become pictures `[V, B, *input]` and their labels."""
+    """How a search's variables `[V, B, …]` become images `[V, B, *input]` and their labels."""
 
     def check(self, task: Task) -> None:
-        """Refuse a task whose pictures it can't make."""
+        """Refuse a task whose images it can't make."""
 
     def networks(self, task: Task) -> Mapping[str, nn.Module]:
         """The networks that it makes them with, by name."""
@@ -36,8 +36,8 @@ class Parametrisation(Protocol):
     def start(self, task: Task, source: NoiseSource, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Variables before the first step, one draw for each of `ids [V, B]`."""
 
-    def pictures(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
-        """The pictures of variables and known labels."""
+    def images(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
+        """The images of variables and known labels."""
 
     def labels(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
         """The known labels `[V, B]`, or probabilities `[V, B, classes]` where they are searched too."""
@@ -46,7 +46,7 @@ class Parametrisation(Protocol):
         """The nearest variables that a search may visit."""
 
     def shown(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
-        """The pictures as a result, always within the range of pictures."""
+        """The images as a result, always within the range of images."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Pixels:
         return cls(*input_range, bounded=bounded)
 
     def check(self, task: Task) -> None:
-        """Pixels make pictures of every shape."""
+        """Pixels make images of every shape."""
 
     def networks(self, task: Task) -> Mapping[str, nn.Module]:
         """None."""
@@ -89,8 +89,8 @@ class Pixels:
         """Uniform noise over the box."""
         return self.low + (self.high - self.low) * source.uniform(ids, task.input_shape, dtype)
 
-    def pictures(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
-        """The variables are the pictures."""
+    def images(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
+        """The variables are the images."""
         return z
 
     def labels(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class Latent:
         return {"generator": painter} if isinstance(painter, nn.Module) else {}
 
     def check(self, task: Task) -> None:
-        """Refuse a generator of another picture size, or of fewer classes."""
+        """Refuse a generator of another image size, or of fewer classes."""
         like = next(iter(task.parameters().values()))
         classes = getattr(self._painter(like), "classes", task.classes)
         if classes < task.classes:
@@ -128,17 +128,17 @@ class Latent:
         # An attack on a half-precision model computes in float32.
         dtype = torch.promote_types(like.dtype, torch.float32)
         with torch.no_grad():
-            shown = self.pictures(task, like.new_zeros(1, 1, self._painter(label).latent, dtype=dtype), label)
+            shown = self.images(task, like.new_zeros(1, 1, self._painter(label).latent, dtype=dtype), label)
         if tuple(shown.shape[2:]) != task.input_shape:
             raise DataError(
-                f"generator: makes pictures {list(shown.shape[2:])}, the task takes {list(task.input_shape)}"
+                f"generator: makes images {list(shown.shape[2:])}, the task takes {list(task.input_shape)}"
             )
 
     def start(self, task: Task, source: NoiseSource, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Standard normal noise."""
         return normal(source.uniform(ids, (self._painter(ids).latent,), torch.float64)).to(dtype)
 
-    def pictures(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
+    def images(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
         """What the generator makes of them."""
         shown = self._painter(z)(z.flatten(0, 1), y.flatten())
         return shown.view(*z.shape[:2], *shown.shape[1:])
@@ -153,7 +153,7 @@ class Latent:
 
     def shown(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
         """What the generator makes of them, cut to 0..1."""
-        return self.pictures(task, z, y).clamp(0, 1)
+        return self.images(task, z, y).clamp(0, 1)
 
     def _painter(self, like: Tensor) -> Painter:
         if isinstance(self.generator, str):

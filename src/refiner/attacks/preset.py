@@ -27,11 +27,11 @@ class MatchingAttack(Attack):
         """The attack as the engine runs it."""
 
     def check(self, task: Task) -> None:
-        """Refuse a task whose pictures the attack can't make."""
+        """Refuse a task whose images the attack can't make."""
         self.engine().parametrisation.check(task)
 
     def networks(self, task: Task) -> Mapping[str, nn.Module]:
-        """Those by which the pictures are made."""
+        """Those by which the images are made."""
         return self.engine().parametrisation.networks(task)
 
     def _rebuild(self, observations: list[Observation], granted: ThreatModel, run: Run) -> Reconstruction:

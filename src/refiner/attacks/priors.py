@@ -1,4 +1,4 @@
-"""What an attacker believes of pictures before it sees an upload; each a cost, one number a victim."""
+"""What an attacker believes of images before it sees an upload; each a cost, one number a victim."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from refiner.core.task import Parameters, Task
 
 @dataclass(frozen=True, eq=False)
 class Guess:
-    """What a prior judges: pictures `[V, B, *input]`, and what they were made from."""
+    """What a prior judges: images `[V, B, *input]`, and what they were made from."""
 
     x: Tensor
     latent: Tensor
-    """The variables of the search `[V, …]`: the pictures themselves, or a generator's input."""
+    """The variables of the search `[V, …]`: the images themselves, or a generator's input."""
     task: Task
     states: Sequence[tuple[Parameters, Mapping[str, Tensor]]]
     """The model's parameters and batch-norm statistics at each upload."""
@@ -34,7 +34,7 @@ class Prior(Protocol):
 
 @dataclass(frozen=True)
 class TotalVariation:
-    """Pictures are smooth: the mean absolute difference of neighbouring pixels.
+    """Images are smooth: the mean absolute difference of neighbouring pixels.
 
     >>> guess = Guess(torch.ones(2, 1, 3, 8, 8), torch.ones(2), None, (), 1)
     >>> TotalVariation(1.0)(guess).tolist()
@@ -122,7 +122,7 @@ class BatchNormStatistics:
 
 
 def _off(x: Tensor, task: Task, parameters: Parameters, remembered: Mapping[str, Tensor]) -> Tensor:
-    """How far the statistics of pictures are from those of one state of the model."""
+    """How far the statistics of images are from those of one state of the model."""
 
     def one(x: Tensor) -> list[Tensor]:
         return task.statistics(parameters, x, list(remembered))

@@ -24,7 +24,7 @@ class ThreatModel:
     statistics: bool = False
     """The statistics of a model with batch norm over data like the victims'."""
     generator: bool = False
-    """A generator trained on public pictures like the victims'."""
+    """A generator trained on public images like the victims'."""
 
     def __post_init__(self) -> None:
         for grant in fields(self):

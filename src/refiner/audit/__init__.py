@@ -1,7 +1,7 @@
 """The audit: how much of its victims an attack rebuilds from what a defence lets out."""
 
-from refiner.audit.page import report_page, write_report
 from refiner.audit.plan import Plan
+from refiner.audit.report import report_page, write_report
 from refiner.audit.result import AuditResult, Finding, Mean, Seconds, Tuned
 from refiner.audit.run import audit
 from refiner.audit.store import audit_all

@@ -1,4 +1,4 @@
-"""One audit before it is run: checked, with all the settings that its result hangs on."""
+"""One audit before it is run: checked, with all the settings that its result depends on."""
 
 import hashlib
 import json
@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from refiner import checks
 from refiner._version import __version__
 from refiner.attacks import Attack, ThreatModel, make_attack
-from refiner.audit.codec import plain
-from refiner.audit.public import choose_public
+from refiner.audit.public_images import choose_public
 from refiner.audit.scoring import Scorer
+from refiner.audit.serialization import plain
 from refiner.audit.shapes import shaped
 from refiner.audit.tuning import Tuning
 from refiner.core.determinism import repeatable
@@ -61,7 +61,7 @@ class Plan:
     tuning: Tuning | None = None
     """On what the attacker is tuned first; None leaves its settings as they are."""
     settings: Mapping[str, object] = field(init=False)
-    """All that the result hangs on, as plain records; pictures and weights by their checksum."""
+    """All that the result depends on, as plain records; images and weights by their checksum."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", _settings(self))
@@ -94,7 +94,7 @@ class Plan:
         if threat is not None and not isinstance(threat, ThreatModel):
             raise checks.wrong("threat", threat, "a ThreatModel")
         if attacker.settings().get("input_range", (0.0, 1.0)) != (0.0, 1.0):
-            raise DataError("attack: its input_range must be (0, 1), in which an audit compares pictures")
+            raise DataError("attack: its input_range must be (0, 1), in which an audit compares images")
         granted = threat or ThreatModel()
         granted.check(attacker.needed(task), attacker.name)
         attacker.check(task)
@@ -149,11 +149,11 @@ def difference(one: Mapping[str, object], other: Mapping[str, object]) -> str:
 def _names(names: Sequence[str] | None, victims: int, batch: int) -> list[str]:
     if names is None:
         return [
-            f"victim {i // batch + 1}" + (f", picture {i % batch + 1}" if batch > 1 else "")
+            f"victim {i // batch + 1}" + (f", image {i % batch + 1}" if batch > 1 else "")
             for i in range(victims * batch)
         ]
     if len(names) != victims * batch:
-        raise DataError(f"names: {len(names)}, expected {victims * batch}, one for every picture")
+        raise DataError(f"names: {len(names)}, expected {victims * batch}, one for every image")
     return list(names)
 
 
@@ -190,7 +190,7 @@ def _settings(plan: Plan) -> dict[str, object]:
             "names": list(scorer.metrics),
             "public": scorer.public.source,
             "public sha256": _digest(
-                t for t in (scorer.public.pictures, scorer.public.others) if t is not None
+                t for t in (scorer.public.images, scorer.public.others) if t is not None
             ),
             "candidates of the victims' kind": scorer.public.alike,
             "blind guesses": list(scorer.guesses),
@@ -219,7 +219,7 @@ def _tuning(tuning: Tuning, attack: Attack) -> dict[str, object]:
 
 
 def _networks(plan: Plan) -> Iterator[tuple[str, nn.Module]]:
-    """The fixed networks that the result hangs on, by their part in it."""
+    """The fixed networks that the result depends on, by their part in it."""
     device = plan.x.device
     # In a chain it can only stand first, since it needs the data.
     first = plan.defense.parts[0] if isinstance(plan.defense, Chain) else plan.defense
@@ -234,7 +234,7 @@ def _networks(plan: Plan) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _loss(task: Task) -> float:
-    """Tells losses apart: a number that hangs on nothing else."""
+    """Tells losses apart: a number that depends on nothing else."""
     like = next(iter(task.parameters().values()))
     scores = torch.linspace(-1, 1, 3 * task.classes, device=like.device, dtype=like.dtype)
     labels = torch.arange(3, device=like.device) % task.classes

@@ -1,4 +1,4 @@
-"""What an audit found: scores of every picture, their means, verdicts, pictures, and all that led to them."""
+"""What an audit found: scores of every image, their means, verdicts, images, and all that led to them."""
 
 import os
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refiner.audit import codec
+from refiner.audit import serialization
 from refiner.errors import DataError
 from refiner.files import write_whole
 from refiner.metrics import GroupVerdict, Verdict
@@ -24,7 +24,7 @@ PICTURES = ("original", "reconstruction", "robust")
 
 @dataclass(frozen=True)
 class Finding:
-    """What the attack rebuilt of one picture, in numbers; None where a metric was left out or doesn't fit."""
+    """What the attack rebuilt of one image, in numbers; None where a metric was left out or doesn't fit."""
 
     name: str
     victim: int
@@ -48,7 +48,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over all pictures and its 95 % interval, a percentile bootstrap over the victims."""
+    """A mean over all images and its 95 % interval, a percentile bootstrap over the victims."""
 
     value: float
     low: float | None
@@ -58,13 +58,13 @@ class Mean:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was chosen for the attacker on other pictures than those reported, by their mean PSNR."""
+    """What was chosen for the attacker on other images than those reported, by their mean PSNR."""
 
     chosen: Mapping[str, float]
     """In place of those in `settings["attack"]`."""
     trials: tuple[Mapping[str, float], ...]
     """All that was tried, each with its `psnr`."""
-    pictures: int
+    images: int
 
 
 @dataclass(frozen=True)
@@ -106,12 +106,12 @@ class AuditResult:
     victims: int
     batch: int
     findings: tuple[Finding, ...]
-    """One a picture: victim by victim, each victim's batch in its order."""
+    """One an image: victim by victim, each victim's batch in its order."""
     means: Mapping[str, Mean]
-    """Of every score that all pictures have, of `top1_pixels` and `top1_lpips`."""
+    """Of every score that all images have, of `top1_pixels` and `top1_lpips`."""
     verdict: GroupVerdict
     candidates: int | None
-    """Among how many pictures the attacker looked for the original; None if it was not asked to."""
+    """Among how many images the attacker looked for the original; None if it was not asked to."""
     label_recovery: float | None
     """The share of labels read from the upload, as multisets of each victim; None if they were granted."""
     objective: tuple[float, ...]
@@ -147,7 +147,7 @@ class AuditResult:
                 )
 
     def scores(self, name: str) -> list[float]:
-        """One score of every picture, one of `SCORES`; of those that have it."""
+        """One score of every image, one of `SCORES`; of those that have it."""
         if name not in SCORES:
             raise DataError(f"score = {name!r}: expected one of {', '.join(SCORES)}")
         return [value for finding in self.findings if (value := getattr(finding, name)) is not None]
@@ -160,12 +160,12 @@ class AuditResult:
         """All of it as JSON, without loss; the same result gives the same text."""
         held = {f.name: getattr(self, f.name) for f in fields(self)}
         for name in PICTURES:
-            held[name] = None if held[name] is None else codec.pack(held[name])
+            held[name] = None if held[name] is None else serialization.pack(held[name])
         held |= {"findings": [asdict(finding) for finding in self.findings], "made": self.made.isoformat()}
         held |= {"means": {name: asdict(mean) for name, mean in self.means.items()}}
         held |= {"verdict": asdict(self.verdict), "seconds": asdict(self.seconds)}
         held |= {"tuned": None if self.tuned is None else asdict(self.tuned)}
-        return codec.seal(codec.plain(held))
+        return serialization.seal(serialization.plain(held))
 
     @classmethod
     def from_json(cls, text: str, name: str = "audit") -> "AuditResult":
@@ -175,20 +175,20 @@ class AuditResult:
         Traceback (most recent call last):
         refiner.errors.DataError: a.json: not an audit's result (no format 'refiner-audit-1')
         """
-        held = codec.unseal(text, name)
+        held = serialization.unseal(text, name)
         try:
             for stack in PICTURES:
-                held[stack] = None if held[stack] is None else codec.unpack(held[stack])
+                held[stack] = None if held[stack] is None else serialization.unpack(held[stack])
             held["findings"] = tuple(_finding(found) for found in held["findings"])
             held["means"] = {score: Mean(**mean) for score, mean in held["means"].items()}
-            held["objective"] = tuple(codec.number(value) for value in held["objective"])
+            held["objective"] = tuple(serialization.number(value) for value in held["objective"])
             held["diverged"] = tuple(bool(value) for value in held["diverged"])
             held["verdict"], held["seconds"] = GroupVerdict(**held["verdict"]), Seconds(**held["seconds"])
             held["made"] = datetime.fromisoformat(held["made"])
             held["tuned"] = None if held.get("tuned") is None else _tuned(held["tuned"])
             return cls(**held)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise codec.refused(name, f"{type(error).__name__}: {error}") from error
+            raise serialization.refused(name, f"{type(error).__name__}: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write it as one JSON file, whole or not at all."""
@@ -205,20 +205,20 @@ class AuditResult:
         try:
             text = Path(path).read_text(encoding="utf-8", errors="surrogatepass")
         except (OSError, ValueError) as error:
-            raise codec.refused(str(path), getattr(error, "strerror", None) or "not text") from error
+            raise serialization.refused(str(path), getattr(error, "strerror", None) or "not text") from error
         return cls.from_json(text, str(path))
 
 
 def _tuned(held: dict[str, Any]) -> Tuned:
     chosen, *trials = (
-        {name: codec.number(value) for name, value in point.items()}
+        {name: serialization.number(value) for name, value in point.items()}
         for point in (held["chosen"], *held["trials"])
     )
-    return Tuned(chosen, tuple(trials), int(held["pictures"]))
+    return Tuned(chosen, tuple(trials), int(held["images"]))
 
 
 def _finding(held: dict[str, Any]) -> Finding:
     told = held.pop("verdict")
     verdict = Verdict(told["level"], dict(told["votes"]), tuple(told["reasons"]))
-    scores = {name: None if held[name] is None else codec.number(held[name]) for name in SCORES}
+    scores = {name: None if held[name] is None else serialization.number(held[name]) for name in SCORES}
     return Finding(**{**held, **scores}, verdict=verdict)

@@ -22,7 +22,7 @@ from refiner.core.determinism import repeatable
 from refiner.core.task import Task
 from refiner.defenses import Defense
 from refiner.metrics import Thresholds, assign, judge_group, psnr
-from refiner.report.picture import to_pixels
+from refiner.report.inline_image import to_pixels
 
 Progress = Callable[[str, int, int], None]
 """Called now and then with the stage ("tuning", "defence", "attack", "metrics"), what is done, the total."""
@@ -49,13 +49,13 @@ def audit(
 ) -> AuditResult:
     """Attack what `defense` uploads for victims `x`, and say how much of them the attack rebuilt.
 
-    `x [V, B, C, H, W]` in 0..1 are V clients' batches, `[N, C, H, W]` N clients of one picture each, with
-    labels `y`. `public` are pictures of the same kind that are no victims: the blind guess has their mean,
+    `x [V, B, C, H, W]` in 0..1 are V clients' batches, `[N, C, H, W]` N clients of one image each, with
+    labels `y`. `public` are images of the same kind that are no victims: the blind guess has their mean,
     and the attacker looks for the original among them; without them the bundled sample serves, where it fits.
-    `metrics` is some of "lpips", "noise", "identification"; None takes all that fit the pictures. `chunk`
+    `metrics` is some of "lpips", "noise", "identification"; None takes all that fit the images. `chunk`
     and `resume` are the attack's. An audit is a study: its draws all come from `seed`, a client's never do.
     With `deterministic` a GPU, too, gives the same bits every time, at some cost in speed. With `tune` the
-    attacker's total variation and learning rate are chosen for this defence first, on the pictures in it.
+    attacker's total variation and learning rate are chosen for this defence first, on the images in it.
 
     >>> from refiner.attacks import InvertingGradients
     >>> from refiner.data import load_sample
@@ -128,11 +128,11 @@ def _carry_out(plan: Plan, chunk: int | None, resume: Path | None, on_progress: 
     attacked = time.perf_counter()
     on_progress("metrics", 0, 1)
     original = plan.scorer.original
-    pictures = rebuilt.x.to(original)
+    images = rebuilt.x.to(original)
     if batch > 1:
-        pictures = assign(pictures, original.view_as(pictures))
-    pictures = pictures.flatten(0, 1)
-    findings, means, candidates = plan.scorer.score(pictures, plan.names, plan.y, batch)
+        images = assign(images, original.view_as(images))
+    images = images.flatten(0, 1)
+    findings, means, candidates = plan.scorer.score(images, plan.names, plan.y, batch)
     on_progress("metrics", 1, 1)
     return AuditResult(
         defense=plan.label,
@@ -147,7 +147,7 @@ def _carry_out(plan: Plan, chunk: int | None, resume: Path | None, on_progress: 
         objective=tuple(rebuilt.objective.tolist()),
         diverged=tuple(rebuilt.diverged.tolist()),
         original=to_pixels(original.cpu()),
-        reconstruction=to_pixels(pictures.cpu()),
+        reconstruction=to_pixels(images.cpu()),
         robust=None if robust is None else to_pixels(robust.flatten(0, 1).float().cpu()),
         seconds=Seconds(
             defended - began,
@@ -175,7 +175,7 @@ def tuning_state(state: Path) -> Path:
 def _tuned(
     plan: Plan, tuning: Tuning, chunk: int | None, resume: Path | None, on_progress: Progress
 ) -> Tuned:
-    """The point of the grid that rebuilds the tuning's pictures best, all of them in one run."""
+    """The point of the grid that rebuilds the tuning's images best, all of them in one run."""
     assert isinstance(plan.attack, MatchingAttack)
     points = tuning.grid(plan.attack)
     # Neither the victims' noise nor the attacker's own draws.
@@ -193,8 +193,8 @@ def _tuned(
     )
     truth = x.to(plan.scorer.original)
     trials = []
-    for point, pictures in zip(points, torch.split(rebuilt.x.to(truth), len(x)), strict=True):
-        ordered = assign(pictures, truth) if x.shape[1] > 1 else pictures
+    for point, images in zip(points, torch.split(rebuilt.x.to(truth), len(x)), strict=True):
+        ordered = assign(images, truth) if x.shape[1] > 1 else images
         score = float(psnr(ordered.flatten(0, 1), truth.flatten(0, 1)).mean())
         trials.append({**point, "psnr": score})
     best = max(range(len(points)), key=lambda place: trials[place]["psnr"])

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from refiner import checks
-from refiner.audit.public import Public
+from refiner.audit.public_images import Public
 from refiner.audit.result import Finding, Mean
 from refiner.audit.statistics import all_means
 from refiner.errors import DataError
@@ -23,7 +23,7 @@ from refiner.metrics import (
     psnr,
     ssim,
 )
-from refiner.metrics.pairs import check_pictures
+from refiner.metrics.pairs import check_images
 from refiner.metrics.thresholds import Thresholds
 
 ALWAYS = ("mse", "psnr", "ssim")
@@ -43,15 +43,15 @@ class Scorer:
 
     @property
     def guesses(self) -> tuple[str, ...]:
-        """The blind guesses of which each picture's best counts."""
-        return ("grey", *(() if self.public.pictures is None else ("mean picture",)), "own colour")
+        """The blind guesses of which each image's best counts."""
+        return ("grey", *(() if self.public.images is None else ("mean image",)), "own colour")
 
     @classmethod
     def over(
         cls, original: Tensor, public: Public, metrics: Collection[str] | None, thresholds: Thresholds
     ) -> "Scorer":
         """Refuses what can't be scored, before an attack is run for nothing."""
-        check_pictures("x", original)
+        check_images("x", original)
         chosen = _choose(original, public, metrics)
         known = _known(original, public)
         blind = {name: blind_guess(original, known, name).best for name in ("psnr", "ssim")}
@@ -122,14 +122,14 @@ class Scorer:
 
 
 def _known(original: Tensor, public: Public) -> Tensor:
-    """The pictures whose mean is a guess; without any a grey one, which adds nothing to the grey guess."""
-    if public.pictures is not None:
-        return public.pictures
+    """The images whose mean is a guess; without any a grey one, which adds nothing to the grey guess."""
+    if public.images is not None:
+        return public.images
     return original.new_full((1, *original.shape[1:]), 0.5)
 
 
 def _choose(original: Tensor, public: Public, metrics: Collection[str] | None) -> tuple[str, ...]:
-    """The metrics asked for, each tried on one picture; without a choice all that fit the pictures."""
+    """The metrics asked for, each tried on one image; without a choice all that fit the images."""
     for name in metrics or ():
         checks.choice("metrics", name, CHOICES)
     one = original[:1]

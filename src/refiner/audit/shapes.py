@@ -1,4 +1,4 @@
-"""Victims as an audit takes them: `[V, B, C, H, W]`, or single pictures `[N, C, H, W]`."""
+"""Victims as an audit takes them: `[V, B, C, H, W]`, or single images `[N, C, H, W]`."""
 
 from torch import Tensor
 
@@ -7,7 +7,7 @@ from refiner.errors import DataError
 
 
 def shaped(task: Task, x: Tensor, y: Tensor, prefix: str = "") -> tuple[Tensor, Tensor]:
-    """Pictures and labels with their batch axis; what lies in them is the defence's to check.
+    """Images and labels with their batch axis; what lies in them is the defence's to check.
 
     >>> import torch
     >>> from refiner.models import LeNet
@@ -22,7 +22,7 @@ def shaped(task: Task, x: Tensor, y: Tensor, prefix: str = "") -> tuple[Tensor, 
     shape = task.input_shape
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise DataError(
-            f"task of inputs {list(shape)}: an audit compares pictures, expected [C, H, W] with C = 1 or 3"
+            f"task of inputs {list(shape)}: an audit compares images, expected [C, H, W] with C = 1 or 3"
         )
     wanted = ", ".join(map(str, shape))
     axes = x.ndim - 3 if isinstance(x, Tensor) else 0
@@ -31,5 +31,5 @@ def shaped(task: Task, x: Tensor, y: Tensor, prefix: str = "") -> tuple[Tensor, 
         raise DataError(f"{prefix}x = {found}: expected victims [N, {wanted}] or [V, B, {wanted}]")
     if not isinstance(y, Tensor) or y.shape != x.shape[:axes]:
         found = list(y.shape) if isinstance(y, Tensor) else type(y).__name__
-        raise DataError(f"{prefix}y = {found}: expected {list(x.shape[:axes])}, a label for every picture")
+        raise DataError(f"{prefix}y = {found}: expected {list(x.shape[:axes])}, a label for every image")
     return (x, y) if axes == 2 else (x[:, None], y[:, None])

@@ -1,4 +1,4 @@
-"""Means over pictures with their intervals."""
+"""Means over images with their intervals."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ RESAMPLES = 2000
 def mean_interval(values: Sequence[float], groups: int) -> Mean:
     """The mean and its 95 % interval: a percentile bootstrap of `groups` victims with equally many values.
 
-    Victims are drawn, not pictures: those of one batch share an upload, and are no independent trials. The
+    Victims are drawn, not images: those of one batch share an upload, and are no independent trials. The
     draws are fixed, so that the same values give the same interval.
 
     >>> mean_interval([1.0, 2.0, 3.0, 4.0], groups=4)

@@ -1,4 +1,4 @@
-"""Other pictures, on which the attacker is tuned for a defence before the victims are attacked."""
+"""Other images, on which the attacker is tuned for a defence before the victims are attacked."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,11 +8,11 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.attacks import Attack, tunable
-from refiner.audit.public import without
+from refiner.audit.public_images import without
 from refiner.audit.shapes import shaped
 from refiner.core.task import Task
 from refiner.errors import DataError
-from refiner.metrics.pairs import check_pictures
+from refiner.metrics.pairs import check_images
 
 TOTAL_VARIATION = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 LR = (0.01, 0.03, 0.1)
@@ -20,9 +20,9 @@ LR = (0.01, 0.03, 0.1)
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """Pictures that are no victims, and what is tried on them; the attack's own values are tried too.
+    """Images that are no victims, and what is tried on them; the attack's own values are tried too.
 
-    An attacker can do the same who runs the defence on pictures of its own.
+    An attacker can do the same who runs the defence on images of its own.
 
     >>> import torch
     >>> from refiner.attacks import InvertingGradients
@@ -60,7 +60,7 @@ class Tuning:
         x, y = shaped(task, self.x, self.y, "tune.")
         if x.shape[1] != batch:
             raise DataError(f"tune.x: batches of {x.shape[1]}, expected {batch} as the victims have")
-        flat = check_pictures("tune.x", x.flatten(0, 1).to(victims))
+        flat = check_images("tune.x", x.flatten(0, 1).to(victims))
         if len(without(flat, victims)) < len(flat):
-            raise DataError("tune: holds a victim, expected other pictures")
+            raise DataError("tune: holds a victim, expected other images")
         return replace(self, x=x, y=y)

@@ -41,8 +41,8 @@ def uploads(
         on_progress(begin, len(x))
         rows = slice(begin, begin + step)
         if isinstance(defense, Refiner):
-            pictures, update = defense.refine(task, x[rows], y[rows], seed=seed)
-            robust.append(pictures)
+            images, update = defense.refine(task, x[rows], y[rows], seed=seed)
+            robust.append(images)
         else:
             update = defense.protect(task, x[rows], y[rows], seed=seed, first=begin)
         parts.append(Observation.of(task, update, labels=y[rows] if labels else None))

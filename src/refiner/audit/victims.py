@@ -1,4 +1,4 @@
-"""Whom to audit: the bundled sample, a data set, or pictures of one's own."""
+"""Whom to audit: the bundled sample, a data set, or images of one's own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.audit.own import Pictures, own_pictures
+from refiner.audit.own import Images, own_images
 from refiner.data import DATASETS, load_dataset, load_sample, open_data
 from refiner.data.catalogue import SHORT, SOURCES
-from refiner.data.open import held
+from refiner.data.load import held
 from refiner.errors import DataError
 
-# Victims of every study are CIFAR-10's training pictures from here on; nothing is trained on them.
+# Victims of every study are CIFAR-10's training images from here on; nothing is trained on them.
 _FIRST_VICTIM = 40_000
 # An attacker is tuned on these, or on those behind an audit's victims where they reach further.
 _FIRST_TUNED_ON = 41_000
@@ -24,12 +24,12 @@ _PUBLIC = 1000
 
 @dataclass(frozen=True, eq=False)
 class Victims:
-    """Clients' batches `x [V, B, C, H, W]` in 0..1, labels `y [V, B]`, public pictures of the same kind."""
+    """Clients' batches `x [V, B, C, H, W]` in 0..1, labels `y [V, B]`, public images of the same kind."""
 
     x: Tensor
     y: Tensor
     names: Sequence[str]
-    """One a picture: its file, where it has one of its own."""
+    """One an image: its file, where it has one of its own."""
     public: Tensor | None
     classes: int
     source: str
@@ -48,12 +48,12 @@ def load_victims(
     seed: int = 0,
     tuning_victims: int = 0,
 ) -> Victims:
-    """The first victims of the bundled sample, of a data set, or of own pictures.
+    """The first victims of the bundled sample, of a data set, or of own images.
 
     A data set comes from the cache (`refiner data get`), or from the files in `root` if that is given.
-    Own pictures are a file, a folder or an `.npz`; labels are `labels` or `y` of the `.npz`, or the number of
-    a picture's sub-folder among those of the folder, else they are drawn. A picture is called by its file.
-    The `tuning_victims` are the next ones; of CIFAR-10 those from training picture 41,000 on.
+    Own images are a file, a folder or an `.npz`; labels are `labels` or `y` of the `.npz`, or the number of
+    an image's sub-folder among those of the folder, else they are drawn. An image is called by its file.
+    The `tuning_victims` are the next ones; of CIFAR-10 those from training image 41,000 on.
 
     >>> found = load_victims(victims=2, batch=3)
     >>> found.x.shape, found.names[0], found.y.tolist()
@@ -65,11 +65,11 @@ def load_victims(
         raise DataError(f"root = {str(root)!r}: goes with a data set, one of {', '.join(DATASETS)}")
     named = data in DATASETS or data in SOURCES or data in SHORT
     if size is not None and (data is None or named):
-        raise DataError(f"size = {size}: goes with own pictures only")
+        raise DataError(f"size = {size}: goes with own images only")
     if data is None:
         sample = load_sample()
         titles = [f"{sample.class_names[y]} {n}" for n, y in enumerate(sample.labels.tolist(), start=1)]
-        found = Pictures(sample.images, sample.labels, titles, len(sample.class_names), sample.source)
+        found = Images(sample.images, sample.labels, titles, len(sample.class_names), sample.source)
         rest = None
     elif named:
         found, rest = _from_dataset(data, root, count, more)
@@ -77,12 +77,12 @@ def load_victims(
         known = [*SOURCES, *SHORT]
         if not Path(data).exists() and (close := get_close_matches(data, known, 1)):
             raise DataError(f"data = {data!r}: no such file or folder; did you mean {close[0]!r}?")
-        found = own_pictures(Path(data), size, seed)
+        found = own_images(Path(data), size, seed)
         rest = found.images[count : count + _PUBLIC]
     if len(found.images) < count:
         raise DataError(
             f"victims × batch = {victims} × {batch}: expected at most {len(found.images)}, "
-            f"the pictures of {found.source}"
+            f"the images of {found.source}"
         )
     if len(found.images) < count + more:
         raise DataError(
@@ -95,13 +95,13 @@ def load_victims(
     return Victims(x, y, found.names[:count], public, found.classes, found.source, *tuned_on)
 
 
-def _batches(found: Pictures, rows: slice, batch: int) -> tuple[Tensor, Tensor]:
+def _batches(found: Images, rows: slice, batch: int) -> tuple[Tensor, Tensor]:
     images, labels = found.images[rows], found.labels[rows]
     return images.view(-1, batch, *images.shape[1:]), labels.view(-1, batch)
 
 
-def _from_dataset(name: str, root: Path | None, count: int, more: int) -> tuple[Pictures, Tensor]:
-    """Victims of a data set and, behind them, those to tune on; and other pictures of it."""
+def _from_dataset(name: str, root: Path | None, count: int, more: int) -> tuple[Images, Tensor]:
+    """Victims of a data set and, behind them, those to tune on; and other images of it."""
     splits, classes = _splits(name, root)
     if name == "cifar10":
         images, labels = _split(name, "train", root, None)
@@ -113,9 +113,9 @@ def _from_dataset(name: str, root: Path | None, count: int, more: int) -> tuple[
         split = "test" if "test" in splits else splits[0]
         images, labels = _split(name, split, root, count + max(_PUBLIC, more))
         rest = images[count : count + _PUBLIC]
-    titles = [f"picture {number}" for number in range(1, count + 1)]
+    titles = [f"image {number}" for number in range(1, count + 1)]
     found = images[: count + more].float() / 255, labels[: count + more]
-    return Pictures(*found, titles, classes, name), rest.float() / 255
+    return Images(*found, titles, classes, name), rest.float() / 255
 
 
 def _splits(name: str, root: Path | None) -> tuple[list[str], int]:

@@ -16,11 +16,11 @@ from torch import nn
 
 from refiner.attacks import ATTACKS, Attack, ThreatModel, make_attack
 from refiner.audit import AuditResult, Plan, Tuning, Victims, audit_all, load_victims, write_report
-from refiner.audit.naming import pair_names
-from refiner.audit.page import blind_means, top1
+from refiner.audit.display_names import pair_names
+from refiner.audit.report import blind_means, top1
 from refiner.audit.result import Mean
+from refiner.audit.summary import summary, tuned
 from refiner.audit.weights import load_weights
-from refiner.audit.words import summary, tuned
 from refiner.checks import integer, nearest
 from refiner.cli.common import Device, Rate, Size, console, one_line_errors, progress_bar, to_device
 from refiner.core import Task
@@ -40,7 +40,7 @@ def audit(
     data: Annotated[
         str | None,
         typer.Option(
-            help=f"Picture, folder or .npz, or one of {', '.join(SOURCES)}, as refiner data get brings them; "
+            help=f"Image, folder or .npz, or one of {', '.join(SOURCES)}, as refiner data get brings them; "
             "the bundled sample if left out. Two or more sub-folders of a folder are classes."
         ),
     ] = None,
@@ -66,7 +66,7 @@ def audit(
         ),
     ] = None,
     victims: Annotated[int, typer.Option(help="How many clients.")] = 16,
-    batch: Annotated[int, typer.Option(help="Pictures in each client's batch.")] = 1,
+    batch: Annotated[int, typer.Option(help="Images in each client's batch.")] = 1,
     iterations: Annotated[
         int | None, typer.Option(help="Of every attack; each one's own if left out.")
     ] = None,
@@ -78,7 +78,7 @@ def audit(
         bool,
         typer.Option(
             "--tune-attacker",
-            help="Choose total variation and learning rate of attacks for each defence, on other pictures.",
+            help="Choose total variation and learning rate of attacks for each defence, on other images.",
         ),
     ] = False,
     tuning_victims: Annotated[int, typer.Option(help="Clients that attackers are tuned on.")] = 8,
@@ -203,7 +203,7 @@ def _run(plans: Sequence[Plan], out: Path, chunk: int | None) -> list[AuditResul
 
 def _show(results: Sequence[AuditResult]) -> None:
     count = results[0].victims * results[0].batch
-    title = f"{count} picture{'' if count == 1 else 's'} in batches of {results[0].batch}"
+    title = f"{count} image{'' if count == 1 else 's'} in batches of {results[0].batch}"
     pairs = pair_names(results)
     single = len({attack for _, attack in pairs}) == 1
     if single:

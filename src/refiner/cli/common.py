@@ -30,7 +30,7 @@ console = Console()
 _UsageError: Any = typer.BadParameter.__base__
 
 Size = Annotated[
-    int | None, typer.Option(help="Bring pictures to this side: shorter side, then centre.", min=1)
+    int | None, typer.Option(help="Bring images to this side: shorter side, then centre.", min=1)
 ]
 Device = Annotated[str, typer.Option(help="cpu or cuda.")]
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from refiner.cli.common import Size, console, one_line_errors, progress_bar
 from refiner.data import SOURCES, Source, get_data, label_counts, make_partition, open_data, verify
 from refiner.data.cache import Record, data_folder, read_record
-from refiner.data.open import held
+from refiner.data.load import held
 from refiner.data.plot import check_plot, write_plot
 from refiner.data.store import Progress
 from refiner.errors import DataError
@@ -47,7 +47,7 @@ def list_command(command: typer.Context) -> None:
             facts = str(source.classes), str(source.size), counts, _here(name, source), _ways(source)
             table.add_row(name, *map(escape, (*facts, source.licence)))
         console.print(table, highlight=False)
-        _say("Data of your own: folder:PATH (pictures in class folders), npz:PATH, parquet:PATH.")
+        _say("Data of your own: folder:PATH (images in class folders), npz:PATH, parquet:PATH.")
 
 
 def _here(name: str, source: Source) -> str:

@@ -15,7 +15,7 @@ evalnet = typer.Typer(no_args_is_help=True, help="The evaluation network that re
 @evalnet.command("train")
 def train_command(
     command: typer.Context,
-    data: Annotated[Path, typer.Option(help="Folder of pictures of one size, or an .npz.")],
+    data: Annotated[Path, typer.Option(help="Folder of images of one size, or an .npz.")],
     out: Annotated[Path, typer.Option(help="Where the weights go, a .safetensors file.")],
     epochs: Annotated[int, typer.Option()] = Training.epochs,
     learning_rate: Annotated[float, typer.Option()] = Training.learning_rate,
@@ -49,13 +49,13 @@ def train_command(
 @evalnet.command("score")
 def score_command(
     command: typer.Context,
-    pictures: Annotated[list[Path], typer.Argument(help="Picture files.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files.")],
     weights: Annotated[Path | None, typer.Option(help="Weights; the bundled ones if left out.")] = None,
     size: Size = None,
 ) -> None:
-    """Print the share of noise in each picture, from 0 to 1."""
+    """Print the share of noise in each image, from 0 to 1."""
     with one_line_errors(command):
         network = EvaluationNetwork.bundled() if weights is None else EvaluationNetwork.load(weights)
-        for path in pictures:
+        for path in images:
             ratio = float(network.score(load_image(path, size=size)[None])[0])
             console.print(f"{ratio:.3f}  {path}", highlight=False, soft_wrap=True)

@@ -19,7 +19,7 @@ def gan_train_command(
     out: Annotated[Path, typer.Option(help="Where the weights go, a .safetensors file; samples beside it.")],
     dataset: Annotated[str, typer.Option(help="cifar10, cifar100, svhn or ham10000.")] = "cifar10",
     limit: Annotated[
-        int | None, typer.Option(help="Only the first pictures; of cifar10 at most 40,000, no victims.")
+        int | None, typer.Option(help="Only the first images; of cifar10 at most 40,000, no victims.")
     ] = None,
     epochs: Annotated[int, typer.Option()] = Training.epochs,
     batch: Annotated[int, typer.Option()] = Training.batch,
@@ -74,12 +74,12 @@ def gan_train_command(
 @gan.command("sample")
 def gan_sample_command(
     command: typer.Context,
-    out: Annotated[Path, typer.Option(help="Where the pictures go, a .png file with a row for each class.")],
+    out: Annotated[Path, typer.Option(help="Where the images go, a .png file with a row for each class.")],
     weights: Annotated[Path | None, typer.Option(help="Weights; the bundled ones if left out.")] = None,
-    each: Annotated[int, typer.Option(help="Pictures of each class.")] = 10,
+    each: Annotated[int, typer.Option(help="Images of each class.")] = 10,
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
-    """Write pictures of every class."""
+    """Write images of every class."""
     with one_line_errors(command):
         generator = Generator.bundled() if weights is None else Generator.load(weights)
         console.print(f"Samples: {write_samples(out, generator, each, seed)}", soft_wrap=True)

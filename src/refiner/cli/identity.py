@@ -15,7 +15,7 @@ def identity(
 ) -> None:
     """Print a client's public key, by which secure aggregation knows it; the key is made if there is none."""
     with one_line_errors(command):
-        from refiner.federation.flower.private import identity_in
+        from refiner.federation.flower.client_secrets import identity_in
 
         if not folder.is_dir():
             raise DataError(f"folder = {str(folder)!r}: no such folder")

@@ -1,4 +1,4 @@
-"""`refiner refine`: pictures, raw and robust."""
+"""`refiner refine`: images, raw and robust."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,18 +12,18 @@ from refiner.core import Task
 from refiner.data import load_sample, read_images
 from refiner.defenses import Refiner
 from refiner.errors import DataError
-from refiner.exhibit import COLUMNS, refine_each, write_exhibit
 from refiner.models import build
+from refiner.refine_report import COLUMNS, refine_each, write_exhibit
 
 
 def refine(
     command: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder for index.html.")] = Path("out/refine"),
     data: Annotated[
-        Path | None, typer.Option(help="Picture, folder or .npz; the bundled sample if left out.")
+        Path | None, typer.Option(help="Image, folder or .npz; the bundled sample if left out.")
     ] = None,
     model: Annotated[str, typer.Option(help="lenet, resnet10, resnet18, resnet34 or vit.")] = "lenet",
-    limit: Annotated[int, typer.Option(help="How many pictures.", min=1)] = 200,
+    limit: Annotated[int, typer.Option(help="How many images.", min=1)] = 200,
     iterations: Annotated[int, typer.Option(help="ι, the work of the search.")] = 10,
     size: Size = None,
     seed: Annotated[
@@ -32,7 +32,7 @@ def refine(
     ] = None,
     device: Device = "cpu",
 ) -> None:
-    """Refine pictures, print what it does to them and their gradients, and write a page with both."""
+    """Refine images, print what it does to them and their gradients, and write a page with both."""
     with one_line_errors(command):
         if out.exists() and not out.is_dir():
             raise DataError(f"out = {str(out)!r}: expected a folder, but it is a file")
@@ -42,9 +42,9 @@ def refine(
             titles, source = [sample.class_names[int(y)] for y in labels], sample.source
         else:
             images = read_images(data, size=size)[:limit]
-            # Foreign pictures have no labels: class 0 stands for all.
+            # Foreign images have no labels: class 0 stands for all.
             labels, source = torch.zeros(len(images), dtype=torch.long), str(data)
-            titles = [f"picture {i + 1}" for i in range(len(images))]
+            titles = [f"image {i + 1}" for i in range(len(images))]
         where = to_device(device)
         if seed is not None:
             torch.manual_seed(seed)
@@ -65,11 +65,11 @@ def refine(
                 seed=seed,
                 on_progress=lambda name, done: bar.update(line, advance=done, description=name),
             )
-        table = Table(title=f"{len(images)} pictures, each alone, {model} at its start")
+        table = Table(title=f"{len(images)} images, each alone, {model} at its start")
         for column in COLUMNS:
             table.add_column(column, justify="left" if column == "defence" else "right")
         for row in rows:
             table.add_row(*row.cells())
         console.print(table)
         page = write_exhibit(out / "index.html", rows, titles, source=source, model=model)
-        console.print(f"Pictures side by side: {page}")
+        console.print(f"Images side by side: {page}")

@@ -1,6 +1,6 @@
 """Convolution as three bilinear maps that are each other's derivatives, for one victim or for many.
 
-PyTorch's second derivative of a convolution runs kernels as large as the picture, and its batched form, a
+PyTorch's second derivative of a convolution runs kernels as large as the image, and its batched form, a
 grouped convolution, is slow on a GPU. Here every derivative of every order is one of
 
     output(x, w) = y,    input(y, w) = x,    kernel(x, y) = w
@@ -37,14 +37,14 @@ class Geometry:
     stride: Pair
     padding: Pair
     dilation: Pair
-    picture: Pair
+    image: Pair
     kernel: Pair
 
     @property
     def result(self) -> Pair:
         """Height and width of an output."""
         high, wide = (
-            (self.picture[i] + 2 * self.padding[i] - self.dilation[i] * (self.kernel[i] - 1) - 1)
+            (self.image[i] + 2 * self.padding[i] - self.dilation[i] * (self.kernel[i] - 1) - 1)
             // self.stride[i]
             + 1
             for i in (0, 1)
@@ -105,7 +105,7 @@ def _input(y: Tensor, w: Tensor, g: Geometry) -> Tensor:
         flat = _fold(columns.flatten(0, 1), g)
         return flat.view(*columns.shape[:2], *flat.shape[1:])
     victims = max(len(y), len(w))
-    like = _merge(y.new_empty(1).expand(victims, y.shape[1], w.shape[2], *g.picture), w)
+    like = _merge(y.new_empty(1).expand(victims, y.shape[1], w.shape[2], *g.image), w)
     flat, weight = _merge(y, w), w.flatten(0, 1)
     if _by_parts(y, 2 * w.shape[1] * w[0, 0, 0].numel(), w):
         (near, both), (kernel, kernels) = parts(flat), parts(weight)
@@ -120,7 +120,7 @@ def _input(y: Tensor, w: Tensor, g: Geometry) -> Tensor:
 def _kernel(x: Tensor, y: Tensor, g: Geometry) -> Tensor:
     victims = max(len(x), len(y))
     if victims > 1 and _gathered(x, y):
-        from refiner.core.kernels.weights import weights
+        from refiner.core.kernels.conv_weight_grad import weights
 
         exact = not torch.backends.cudnn.allow_tf32
         return weights(x, y, g.kernel, g.dilation, g.padding, g.stride, exact)
@@ -229,7 +229,7 @@ def _by_parts(t: Tensor, terms: int, w: Tensor) -> bool:
 
 
 def _columns(x: Tensor, g: Geometry) -> Tensor:
-    """What each output pixel sees, `[V, B, C·h·w, H'·W']`; `F.unfold` takes a GPU picture by picture."""
+    """What each output pixel sees, `[V, B, C·h·w, H'·W']`; `F.unfold` takes a GPU image by image."""
     up, side = g.padding
     padded = F.pad(x.flatten(0, 1), (side, side, up, up))
     count, channels, row, pixel = padded.stride()
@@ -249,7 +249,7 @@ def _columns(x: Tensor, g: Geometry) -> Tensor:
 
 def _fold(columns: Tensor, g: Geometry) -> Tensor:
     """The transpose of `_columns`: every pixel adds up what its outputs hold for it."""
-    sizes = (g.picture, g.kernel, g.dilation, g.padding, g.stride)
+    sizes = (g.image, g.kernel, g.dilation, g.padding, g.stride)
     if not usable(columns):
         return F.fold(columns, *sizes)
     from refiner.core.kernels.fold import fold

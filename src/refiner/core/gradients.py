@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.core.border import check_recording, dense, kind
+from refiner.core.input_checks import check_recording, dense, kind
 from refiner.core.task import Parameters, Task
 from refiner.errors import DataError
 

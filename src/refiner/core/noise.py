@@ -1,9 +1,9 @@
 """Uniform noise from a secret key: one stream a sample, the same on every device and in every chunk.
 
 The stream is ChaCha with 12 rounds in plain tensor operations, on a GPU in one kernel; its nonce is a keyed
-hash of the sample. A key from the operating system keeps the noise from a server; a stream that hangs on the
-sample alone gives a picture the same noise at every upload, so that many uploads of it can't be averaged, and
-stores nothing.
+hash of the sample. A key from the operating system keeps the noise from a server; a stream that depends on
+the sample alone gives an image the same noise at every upload, so that many uploads of it can't be averaged,
+and stores nothing.
 """
 
 import hashlib
@@ -70,7 +70,7 @@ class NoiseSource:
         """A secret 64-bit name of every sample, by its content: `x [..., *input]` with `axes` axes in front.
 
         Values count as one of 256 levels from `low` to `high`: a byte becomes another last bit of a float on
-        another device, and fresh noise for the same picture could be averaged away.
+        another device, and fresh noise for the same image could be averaged away.
 
         >>> source, byte = NoiseSource(seed=0), torch.arange(256.0).view(1, 256)
         >>> bool((byte / 255 == byte * (1 / 255)).all())

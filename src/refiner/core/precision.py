@@ -33,7 +33,7 @@ def parts(t: Tensor) -> tuple[Tensor, Tensor]:
     (True, True)
     """
     if usable(t):
-        from refiner.core.kernels.parts import parts as in_one_pass
+        from refiner.core.kernels.tf32_split import parts as in_one_pass
 
         return in_one_pass(t)
     rounded = _rounded(t)

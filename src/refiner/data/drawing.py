@@ -73,8 +73,8 @@ class Drawing:
 
     def png(self) -> bytes:
         """As a PNG of twice the size."""
-        picture = Image.new("RGB", (self.width * _SHARP, self.height * _SHARP), "#ffffff")
-        pen = ImageDraw.Draw(picture)
+        image = Image.new("RGB", (self.width * _SHARP, self.height * _SHARP), "#ffffff")
+        pen = ImageDraw.Draw(image)
         for shape in self.shapes:
             if isinstance(shape, Box):
                 # Pillow draws the last pixel too; a box of no width is none.
@@ -90,7 +90,7 @@ class Drawing:
                 start = shape.x * _SHARP - _SHIFT[shape.anchor] * pen.textlength(shape.text, font)
                 pen.text((start, shape.y * _SHARP), shape.text, fill=shape.fill, font=font, anchor="ls")
         stream = io.BytesIO()
-        picture.save(stream, "PNG", optimize=True)
+        image.save(stream, "PNG", optimize=True)
         return stream.getvalue()
 
 

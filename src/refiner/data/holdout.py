@@ -6,8 +6,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from refiner.data.form import Data
-from refiner.data.open import open_data
+from refiner.data.image_dataset import Data
+from refiner.data.load import open_data
 from refiner.data.splits import TESTS
 from refiner.errors import DataError, SettingError
 
@@ -58,7 +58,7 @@ def _fitted(test: Data, data: Data) -> Data:
     if test.images.shape[1:] != data.images.shape[1:]:
         found, wanted = (f"{part.images.shape[3]}×{part.images.shape[2]}" for part in (test, data))
         raise DataError(
-            f"{told} has pictures of {found} pixels, expected {wanted} {like}; set size to make them equal"
+            f"{told} has images of {found} pixels, expected {wanted} {like}; set size to make them equal"
         )
     if test.class_names and data.class_names:
         if test.classes != data.classes:

@@ -76,8 +76,8 @@ def read_images(path: str | os.PathLike[str], size: int | None = None) -> Tensor
     return load_image(source, size)[None]
 
 
-def picture_files(folder: Path) -> list[Path]:
-    """The pictures of a folder by their suffix, searched through and sorted, as seen from the folder."""
+def image_files(folder: Path) -> list[Path]:
+    """The images of a folder by their suffix, searched through and sorted, as seen from the folder."""
     inside = sorted(file.relative_to(folder) for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
     files = [
         file
@@ -101,7 +101,7 @@ def read_folder(folder: Path, size: int | None = None) -> tuple[Tensor, list[Pat
     refiner.errors.DataError: ...: no images, expected files ending in .png, .jpg, ...
     """
     size = None if size is None else integer("size", size, 1)
-    files = picture_files(folder)
+    files = image_files(folder)
     images: Tensor | None = None
     kept: list[Path] = []
     broken: list[DataError] = []

@@ -12,7 +12,7 @@ _HIGHEST = 32_767
 
 
 def checked_labels(found: NDArray[Any], count: int, where: str) -> NDArray[np.int64]:
-    """The labels of `count` pictures as int64 [count]; `where` stands in the errors.
+    """The labels of `count` images as int64 [count]; `where` stands in the errors.
 
     >>> checked_labels(np.array([[0], [2]], np.uint8), 2, "a.npz")
     array([0, 2])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from refiner.data.room import writing
+from refiner.data.disk_space import writing
 from refiner.errors import DataError
 
 if sys.platform == "win32":

@@ -34,7 +34,7 @@ def read_parquet(
         if not file.is_file():
             raise DataError(f"{file}: no such file")
     try:
-        # By name, so that the types don't hang on whether it is installed.
+        # By name, so that the types don't depend on whether it is installed.
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
         raise DataError("parquet: needs pyarrow: pip install 'refiner[parquet]'") from None
@@ -44,7 +44,7 @@ def read_parquet(
     try:
         for file in files:
             with parquet.ParquetFile(file) as table:
-                picture, label = _columns(table, file)
+                image, label = _columns(table, file)
                 names = _class_names(table, label)
                 rows = table.metadata.num_rows
                 if not rows:
@@ -53,7 +53,7 @@ def read_parquet(
                 if found.null_count or not arrow.types.is_integer(found.type):
                     raise DataError(f"{file}: '{label}' is {found.type}, expected integers and none missing")
                 labels.append(checked_labels(found.to_numpy(), rows, str(file)))
-                blocks += _pictures(dict(_rows(table, picture, file)), size)
+                blocks += _images(dict(_rows(table, image, file)), size)
     except (arrow.ArrowException, OSError) as error:
         raise DataError(f"{file}: can't be read ({' '.join(str(error).split())[:120]})") from error
     if not blocks and len(files) == 1:
@@ -62,11 +62,11 @@ def read_parquet(
         raise DataError(f"{file.parent}: none of {len(files)} files holds a row")
     shapes = {block.shape[1:] for block in blocks}
     if len(shapes) != 1:
-        raise DataError(f"{files[0].parent}: pictures of several sizes; set size to make them equal")
+        raise DataError(f"{files[0].parent}: images of several sizes; set size to make them equal")
     return np.concatenate(blocks), np.concatenate(labels), names
 
 
-def _pictures(rows: Mapping[str, bytes], size: int | None) -> Iterator[NDArray[np.uint8]]:
+def _images(rows: Mapping[str, bytes], size: int | None) -> Iterator[NDArray[np.uint8]]:
     return in_blocks(rows, lambda name: pixels_of(rows[name], name, size))
 
 

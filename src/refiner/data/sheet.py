@@ -1,4 +1,4 @@
-"""Sheets: many small images of one size in one lossless picture, row by row."""
+"""Sheets: many small images of one size in one lossless image, row by row."""
 
 import io
 import os
@@ -68,9 +68,9 @@ def write_sheet(path: str | os.PathLike[str], images: Tensor, columns: int = 100
     grid[:count] = images.detach().cpu().numpy()
     tiled = grid.reshape(rows, columns, 3, height, width).transpose(0, 3, 1, 4, 2)
     buffer = io.BytesIO()
-    picture = Image.fromarray(tiled.reshape(rows * height, columns * width, 3))
+    image = Image.fromarray(tiled.reshape(rows * height, columns * width, 3))
     if kind == ".png":
-        picture.save(buffer, "PNG", optimize=True)
+        image.save(buffer, "PNG", optimize=True)
     else:
-        picture.save(buffer, "WEBP", lossless=True, exact=True, quality=80, method=4)
+        image.save(buffer, "WEBP", lossless=True, exact=True, quality=80, method=4)
     return write_whole(target, buffer.getvalue())

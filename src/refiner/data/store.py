@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from refiner.data.cache import RECORD, Record, Split, corrupt, data_folder
-from refiner.data.form import Data
+from refiner.data.disk_space import need_room, writing
+from refiner.data.image_dataset import Data
 from refiner.data.readers.raw import Raw
-from refiner.data.room import need_room, writing
 from refiner.errors import DataError
 
 _PIECE = 2**24

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.core.border import check_recording, dense, kind
 from refiner.core.gradients import Gradients, replayed
+from refiner.core.input_checks import check_recording, dense, kind
 from refiner.core.noise import NoiseSource
 from refiner.core.precision import tensor_float32
 from refiner.core.task import Task
@@ -111,7 +111,7 @@ class Defense(ABC):
         return self.needs == "gradient"
 
     keyed: ClassVar[bool] = False
-    """Whether its noise hangs on a key that it keeps for a whole training, not on fresh draws."""
+    """Whether its noise depends on a key that it keeps for a whole training, not on fresh draws."""
 
     def for_training(self, samples: int, seed: int | None) -> Self:
         """The same defence for a training of so many samples; a study's `seed` makes its key, if it has one.
@@ -177,7 +177,7 @@ class GradientTransform(Defense):
     def transform(self, gradient: Gradients, noise: NoiseSource, samples: int) -> Gradients:
         """What leaves instead of `gradient`, name → `[V, *shape]`; each is the mean over `samples` samples.
 
-        Victims are independent: what one uploads hangs on its own gradient and its place among them alone.
+        Victims are independent: what one uploads depends on its own gradient and its place among them alone.
         """
 
     def _upload(self, task: Task, batch: Batch) -> Gradients:

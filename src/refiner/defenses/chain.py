@@ -14,7 +14,7 @@ from refiner.core.gradients import Gradients
 from refiner.core.noise import NoiseSource
 from refiner.core.task import Task
 from refiner.defenses.base import Batch, Defense, GradientTransform
-from refiner.defenses.packing import packed_bytes
+from refiner.defenses.wire_size import packed_bytes
 from refiner.errors import ProtectionError, SettingError
 
 

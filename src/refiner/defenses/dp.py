@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.core.draws import gaussian, laplace, pieces
+from refiner.core.distributions import gaussian, laplace, pieces
 from refiner.core.gradients import Gradients, flatten, gradients, unflatten
 from refiner.core.noise import NoiseSource
 from refiner.core.task import Task

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.core.draws import pieces
+from refiner.core.distributions import pieces
 from refiner.core.gradients import Gradients
 from refiner.core.noise import NoiseSource
 from refiner.defenses.base import GradientTransform

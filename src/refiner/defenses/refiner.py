@@ -8,16 +8,16 @@ from typing import Any, ClassVar, NoReturn, Self
 import torch
 from torch import Tensor
 
-from refiner.core.capture import Captured
+from refiner.core.cuda_graphs import Captured
 from refiner.core.gradients import Gradients, unflatten
 from refiner.core.noise import NoiseSource, uniform
 from refiner.core.task import Task
 from refiner.core.update import Update
 from refiner.defenses.base import Batch, Defense
 from refiner.defenses.refine.craft import craft
+from refiner.defenses.refine.initialization import start
 from refiner.defenses.refine.memory import Found, Memory
 from refiner.defenses.refine.settings import Settings
-from refiner.defenses.refine.start import start
 from refiner.errors import DataError, ProtectionError
 
 PAPER: dict[str, object] = {
@@ -175,8 +175,8 @@ class Refiner(Settings, Defense):
         names = noise.identify(x, 2, *self.input_range)
         # Robust data of a study's public seed must not become the start of a client's own search.
         remembers = self.warm_start and noise is self._source
-        # An id that comes back with another picture, cropped or mirrored, is another sample: its robust data
-        # would carry the old picture into the new upload.
+        # An id that comes back with another image, cropped or mirrored, is another sample: its robust data
+        # would carry the old image into the new upload.
         known = names if ids is None else names ^ (ids * _IDS)
         found = self._memory.find(known.flatten(), like=x.flatten(0, 1)) if remembers else None
         begin, iterations = self._begin(x, names, found, noise.key.to(x.device))

@@ -1,7 +1,7 @@
 """How strongly each feature of a sample answers to its pixels: the norms of ∂r_i/∂x, many at once.
 
 One backward pass a feature in a Python loop is what makes Soteria slow. Here a pass takes many features; and
-since a sample's features hang on its own pixels alone, a one at (b, i) for every b gives the rows of all
+since a sample's features depend on its own pixels alone, a one at (b, i) for every b gives the rows of all
 samples together. Where batch norm mixes the samples of a victim, that pass gives ∂(Σ_b r_bi)/∂x, as the loop
 of Soteria's authors does.
 A plain chain of convolutions takes a shorter way (`windows.py`).
@@ -21,7 +21,7 @@ from refiner.defenses.windows import by_windows, chain, room, wide
 
 # Bits that a uniform draw in float32 holds.
 _BITS = 24
-# How many times a picture's bytes a row of the Jacobian takes on its way back, in wide layers and in copies.
+# How many times an image's bytes a row of the Jacobian takes on its way back, in wide layers and in copies.
 _COPIES = 64
 
 
@@ -36,7 +36,7 @@ def features(task: Task, x: Tensor, layer: str) -> Tensor:
 
     def found(parameters: Parameters, x: Tensor) -> Tensor:
         with torch.no_grad():
-            parts = [_run(task, layer, parameters)(pictures) for pictures in _groups(task, x)]
+            parts = [_run(task, layer, parameters)(images) for images in _groups(task, x)]
         return torch.cat(parts).view(*x.shape[:2], -1)
 
     return task.replay(("features", layer), found, x)
@@ -60,14 +60,14 @@ def exact(task: Task, x: Tensor, layer: str, *, chunk: int | None = None) -> Ten
     [[[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0]]]
     """
     found = []
-    pictures = x.flatten(0, 1)
+    images = x.flatten(0, 1)
     # Few samples tell most models apart, without the activations of all; batch norm needs two.
-    links = chain(task, pictures[:2], layer) and chain(task, pictures, layer)
+    links = chain(task, images[:2], layer) and chain(task, images, layer)
     if links:
         return by_windows(links, x, chunk).view(*x.shape[:2], -1)
     chunk = chunk or rows_at_a_time(x)
-    for pictures in _groups(task, x):
-        r, back = torch.func.vjp(_run(task, layer, task.parameters()), pictures)[:2]
+    for images in _groups(task, x):
+        r, back = torch.func.vjp(_run(task, layer, task.parameters()), images)[:2]
         rows = []
         for numbers in torch.split(torch.arange(r.shape[1], device=x.device), max(1, chunk // len(r))):
             one = F.one_hot(numbers, r.shape[1]).to(r.dtype)
@@ -95,15 +95,15 @@ def estimated(
 
     def norms(parameters: Parameters, x: Tensor, signs: Tensor) -> Tensor:
         run, found = _run(task, layer, parameters), []
-        for pictures in _groups(task, x):
+        for images in _groups(task, x):
 
-            def along(u: Tensor, pictures: Tensor = pictures) -> Tensor:
-                turned = u.expand_as(pictures)
-                slope: Tensor = torch.func.jvp(run, (pictures,), (turned,))[1]
+            def along(u: Tensor, images: Tensor = images) -> Tensor:
+                turned = u.expand_as(images)
+                slope: Tensor = torch.func.jvp(run, (images,), (turned,))[1]
                 return slope.to(wide(slope.dtype)).square()
 
             with torch.no_grad():
-                parts = torch.split(signs, max(1, rows // len(pictures)))
+                parts = torch.split(signs, max(1, rows // len(images)))
                 squares = [torch.func.vmap(along)(part).sum(0) for part in parts]
             found.append(torch.stack(squares).sum(0))
         return (torch.cat(found) / probes).sqrt().view(*x.shape[:2], -1)

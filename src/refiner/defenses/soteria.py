@@ -1,4 +1,4 @@
-"""Soteria (Sun et al. 2021): the features that would tell most about a picture stay out of the gradient."""
+"""Soteria (Sun et al. 2021): the features that would tell most about an image stay out of the gradient."""
 
 import math
 from collections.abc import Callable
@@ -68,7 +68,7 @@ class Soteria(Defense):
         if self.variant == "original":
             return "none: the published bound does not survive an attacker who leaves out the linear layer"
         return (
-            "none: no bound is published for it; one picture's upload shows which features are pruned, and "
+            "none: no bound is published for it; one image's upload shows which features are pruned, and "
             "below a rate of 0.5 an attacker who leaves out the linear layer gets through"
         )
 

@@ -1,7 +1,7 @@
-"""∂r/∂x of a plain chain of convolutions, such as LeNet, as windows of the picture.
+"""∂r/∂x of a plain chain of convolutions, such as LeNet, as windows of the image.
 
-A pixel of a feature map hangs on a window of the picture, so that ∂r/∂x is held as windows and grows layer by
-layer from the picture on. That is less arithmetic than one slope a feature, and in matrix products, which
+A pixel of a feature map depends on a window of the image, so that ∂r/∂x is held as windows and grows layer by
+layer from the image on. That is less arithmetic than one slope a feature, and in matrix products, which
 a CPU does several times as fast as slopes of convolutions.
 """
 
@@ -72,7 +72,7 @@ def chain(task: Task, x: Tensor, layer: str) -> list[Link] | None:
         now, version = gave, versions[-1]
     else:
         return None
-    # Windows beyond the picture would be more work than whole rows.
+    # Windows beyond the image would be more work than whole rows.
     if not links or math.prod(_window(links)) > x.shape[2] * x.shape[3]:
         return None
     return [link._replace(slope=link.slope.permute(1, 2, 3, 0)) for link in links]
@@ -148,7 +148,7 @@ def by_windows(links: Sequence[Link], x: Tensor, chunk: int | None) -> Tensor:
 def _grown(windows: Tensor, link: Link, reach: tuple[int, int]) -> tuple[Tensor, tuple[int, int]]:
     """The windows `[C, H, W, h, w, colours, N]` of ∂(pixel of a map)/∂x behind one more convolution.
 
-    `reach` is how far apart in the picture the windows of neighbours lie.
+    `reach` is how far apart in the image the windows of neighbours lie.
     """
     (out, _, *kernel), (_, *size, high, wide) = link.weight.shape, windows.shape[:5]
     steps = [(link.stride[i], link.padding[i], link.dilation[i], size[i]) for i in (0, 1)]

@@ -1,4 +1,4 @@
-"""Pictures mixed with uniform noise at known ratios: what D learns from and is scored on."""
+"""Images mixed with uniform noise at known ratios: what D learns from and is scored on."""
 
 from dataclasses import dataclass
 
@@ -32,15 +32,15 @@ class RatioScores:
 
     ratios: tuple[float, ...]
     mean_prediction: tuple[float, ...]
-    """For each ratio, over all pictures."""
+    """For each ratio, over all images."""
     mean_absolute_error: float
-    """Over all pictures and ratios."""
+    """Over all images and ratios."""
     rising_share: float
-    """The share of pictures whose prediction rises with every step of the ratio."""
+    """The share of images whose prediction rises with every step of the ratio."""
 
 
 def score_ratios(network: EvaluationNetwork, images: Tensor, seed: int = 0) -> RatioScores:
-    """Mix every picture at 0.1 … 0.9 and compare prediction and truth.
+    """Mix every image at 0.1 … 0.9 and compare prediction and truth.
 
     >>> from refiner.data import load_sample
     >>> found = score_ratios(EvaluationNetwork.bundled(), load_sample().images[:4])

@@ -1,4 +1,4 @@
-"""The evaluation network D: which share of a picture is noise? (Section 3.3 and "Detailed Settings".)"""
+"""The evaluation network D: which share of an image is noise? (Section 3.3 and "Detailed Settings".)"""
 
 import math
 from functools import cache
@@ -9,15 +9,15 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from refiner import checks
-from refiner.core.border import dense, kind
+from refiner.core.input_checks import dense, kind
 from refiner.errors import DataError
 from refiner.files import write_whole
 from refiner.weights import available, frozen
 
 BUNDLED = Path(__file__).resolve().parent.parent / "assets" / "evaluation_network.safetensors"
 SMALLEST, LARGEST = 28, 224
-# Interpolation oversteps 0..1 by rounding. Refined pictures are not clamped and overstep it by several times
-# their range, or by the strength of their noise; pictures in 0..255 by more.
+# Interpolation oversteps 0..1 by rounding. Refined images are not clamped and overstep it by several times
+# their range, or by the strength of their noise; images in 0..255 by more.
 SLACK, FAR = 1e-4, 100.0
 
 
@@ -25,7 +25,7 @@ class EvaluationNetwork(nn.Module):
     """Three strided convolutions, the mean over all positions, one linear layer: a noise ratio in 0..1.
 
     The mean before the linear layer lets one set of weights take every size from 28 to 224 pixels;
-    a grey picture is shown to the network as three equal channels.
+    a grey image is shown to the network as three equal channels.
 
     >>> network = EvaluationNetwork.bundled()
     >>> noise = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -54,17 +54,17 @@ class EvaluationNetwork(nn.Module):
 
     @staticmethod
     def check(shape: tuple[int, ...]) -> None:
-        """Refuse pictures `[..., C, H, W]` that the network was not made for."""
+        """Refuse images `[..., C, H, W]` that the network was not made for."""
         fits = len(shape) >= 3 and shape[-3] in (1, 3) and all(SMALLEST <= s <= LARGEST for s in shape[-2:])
         if not fits:
             raise DataError(
-                f"picture shape = {tuple(shape[-3:])}: the evaluation network takes 1 or 3 channels "
+                f"image shape = {tuple(shape[-3:])}: the evaluation network takes 1 or 3 channels "
                 f"and {SMALLEST} to {LARGEST} pixels a side"
             )
 
     @classmethod
     def check_many(cls, images: Tensor) -> None:
-        """Refuse anything but a batch `[N, C, H, W]` of at least one such picture, in 0..255 or 0..1.
+        """Refuse anything but a batch `[N, C, H, W]` of at least one such image, in 0..255 or 0..1.
 
         >>> EvaluationNetwork.check_many(torch.full((1, 3, 32, 32), 255.0))
         Traceback (most recent call last):
@@ -75,9 +75,7 @@ class EvaluationNetwork(nn.Module):
     @classmethod
     def _check_values(cls, images: Tensor, slack: float) -> None:
         if not dense(images) or not (images.is_floating_point() or images.dtype == torch.uint8):
-            raise DataError(
-                f"images = {kind(images)}: expected uint8 or floating-point pictures [N, C, H, W]"
-            )
+            raise DataError(f"images = {kind(images)}: expected uint8 or floating-point images [N, C, H, W]")
         if images.ndim != 4 or not len(images):
             raise DataError(f"images of shape {list(images.shape)}: expected [N, C, H, W] with N ≥ 1")
         cls.check(tuple(images.shape))
@@ -91,7 +89,7 @@ class EvaluationNetwork(nn.Module):
 
     @torch.no_grad()
     def score(self, images: Tensor, batch: int = 500) -> Tensor:
-        """Noise ratios of many pictures `[N, C, H, W]`, checked, without gradients, `batch` at a time.
+        """Noise ratios of many images `[N, C, H, W]`, checked, without gradients, `batch` at a time.
 
         They are floats in 0..1; those that were refined and not clamped are taken too.
         """

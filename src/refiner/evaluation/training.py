@@ -55,10 +55,10 @@ def train(
     device: torch.device | str = "cpu",
     on_epoch: Callable[[int, float], None] = lambda epoch, loss: None,
 ) -> EvaluationNetwork:
-    """Train on pictures `[N, C, H, W]` (uint8, or float in 0..1), write `out` and return the network.
+    """Train on images `[N, C, H, W]` (uint8, or float in 0..1), write `out` and return the network.
 
     After each epoch the whole state goes to `out` + ".part"; a run that finds it goes on from there, and
-    must have the same settings and pictures.
+    must have the same settings and images.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -119,16 +119,16 @@ def _epoch(
 
 def _prepare(batch: Tensor, training: Training, generator: torch.Generator) -> Tensor:
     """A batch in float, at a random size, sometimes mirrored, sometimes grey."""
-    pictures = batch.float() / 255 if batch.dtype == torch.uint8 else batch
-    largest = min(pictures.shape[-2:])
+    images = batch.float() / 255 if batch.dtype == torch.uint8 else batch
+    largest = min(images.shape[-2:])
     size = int(torch.randint(SMALLEST, largest + 1, (), generator=generator))
     if size < largest:
-        pictures = F.interpolate(pictures, (size, size), mode="bilinear", antialias=True).clamp(0, 1)
+        images = F.interpolate(images, (size, size), mode="bilinear", antialias=True).clamp(0, 1)
     if torch.rand((), generator=generator) < 0.5:
-        pictures = pictures.flip(-1)
+        images = images.flip(-1)
     if torch.rand((), generator=generator) < training.grey_share:
-        pictures = pictures.mean(1, keepdim=True)
-    return pictures
+        images = images.mean(1, keepdim=True)
+    return images
 
 
 def _save(

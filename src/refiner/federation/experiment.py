@@ -14,8 +14,8 @@ from safetensors.torch import save
 from refiner.checkpoint import read_checkpoint
 from refiner.checks import integer
 from refiner.core.task import Task
-from refiner.data.form import Data
 from refiner.data.holdout import train_and_test
+from refiner.data.image_dataset import Data
 from refiner.data.partition import make_partition
 from refiner.defenses import make_defense
 from refiner.errors import DataError
@@ -46,7 +46,7 @@ class Experiment:
     """End after so many tests in a row that were no better than the best before; None never does."""
     training: Training = field(default_factory=Training)
     size: int | None = None
-    """The side to which pictures of one's own are brought; None leaves them as they are."""
+    """The side to which images of one's own are brought; None leaves them as they are."""
 
     def settings(self) -> dict[str, Any]:
         """What makes it this experiment; a longer one goes on from a shorter one."""

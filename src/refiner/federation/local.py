@@ -31,18 +31,18 @@ class LocalClients:
 
     >>> from refiner.defenses import NoDefense
     >>> from refiner.models import LeNet
-    >>> pictures, labels = torch.zeros(8, 3, 32, 32, dtype=torch.uint8), torch.arange(8)
+    >>> images, labels = torch.zeros(8, 3, 32, 32, dtype=torch.uint8), torch.arange(8)
     >>> training = Training(rounds=1, clients=2, batch=4)
     >>> schedule = Schedule([torch.arange(4), torch.arange(4, 8)], training)
     >>> task = Task(LeNet(), example=torch.zeros(1, 3, 32, 32))
-    >>> LocalClients(task, pictures, labels, schedule, NoDefense()).moves(round=1).shape
+    >>> LocalClients(task, images, labels, schedule, NoDefense()).moves(round=1).shape
     torch.Size([15826])
     """
 
     def __init__(
         self,
         task: Task,
-        pictures: Tensor,
+        images: Tensor,
         labels: Tensor,
         schedule: Schedule,
         defense: Defense,
@@ -50,21 +50,21 @@ class LocalClients:
     ) -> None:
         self._like = next(iter(task.parameters().values()))
         # Checked here, once, so that no round need check its batches.
-        if pictures.dtype != torch.uint8 or tuple(pictures.shape[1:]) != task.input_shape:
+        if images.dtype != torch.uint8 or tuple(images.shape[1:]) != task.input_shape:
             raise DataError(
-                f"pictures: {pictures.dtype} {list(pictures.shape)}, "
+                f"images: {images.dtype} {list(images.shape)}, "
                 f"expected torch.uint8 [N, {', '.join(map(str, task.input_shape))}]"
             )
-        if labels.dtype != torch.long or labels.shape != pictures.shape[:1]:
+        if labels.dtype != torch.long or labels.shape != images.shape[:1]:
             raise DataError(
-                f"labels: {labels.dtype} {list(labels.shape)}, expected torch.int64 [{len(pictures)}]"
+                f"labels: {labels.dtype} {list(labels.shape)}, expected torch.int64 [{len(images)}]"
             )
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= task.classes:
             raise DataError(f"labels in [{low}, {high}]: expected [0, {task.classes - 1}]")
         device = self._like.device
         self.task = task
-        self.pictures, self.labels = pictures.to(device), labels.to(device)
+        self.images, self.labels = images.to(device), labels.to(device)
         self.schedule = schedule
         self.defense = defense
         self.seed = seed
@@ -73,12 +73,12 @@ class LocalClients:
 
     @classmethod
     def of_study(
-        cls, task: Task, pictures: Tensor, labels: Tensor, schedule: Schedule, defense: Defense
+        cls, task: Task, images: Tensor, labels: Tensor, schedule: Schedule, defense: Defense
     ) -> "LocalClients":
         """Clients whose secrets and noise come from the seed of the training, so that it can be repeated."""
         seed = schedule.training.seed
         secret = None if seed is None else derived(seed, "secret")
-        return cls(task, pictures, labels, schedule, defense.for_training(len(labels), secret), seed)
+        return cls(task, images, labels, schedule, defense.for_training(len(labels), secret), seed)
 
     @property
     def training(self) -> Training:
@@ -174,11 +174,11 @@ class LocalClients:
         """The samples `[V, B]` of a step, which are also the ids by which a defence remembers them; x; y."""
         clients, round, number = step
         rows = torch.stack([self.schedule.batch(client, round, number) for client in clients])
-        if self.pictures.is_cuda:
+        if self.images.is_cuda:
             # From pageable memory, the copy would wait until the GPU has done what it was given before.
             rows = rows.pin_memory()
-        here = rows.to(self.pictures.device, non_blocking=True)
-        return here, self.pictures[here].to(self._like.dtype) / 255, self.labels[here]
+        here = rows.to(self.images.device, non_blocking=True)
+        return here, self.images[here].to(self._like.dtype) / 255, self.labels[here]
 
 
 def set_parameters(task: Task, flat: Tensor) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from refiner.checkpoint import read_checkpoint, under, write_checkpoint
 from refiner.core.task import Task
-from refiner.data.form import Data
+from refiner.data.image_dataset import Data
 from refiner.defenses.base import Defense
 from refiner.errors import DataError, ProtectionError
 from refiner.federation.local import LocalClients, get_parameters, set_parameters
@@ -177,15 +177,15 @@ def accuracy(task: Task, test: Data, chunk: int = 2000) -> float:
 
     >>> from refiner.data import open_data
     >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10))
-    >>> _ = torch.nn.init.zeros_(model[1].weight)  # so it says the same class of every picture
+    >>> _ = torch.nn.init.zeros_(model[1].weight)  # so it says the same class of every image
     >>> accuracy(Task(model, example=torch.rand(1, 3, 32, 32)), open_data("sample"))
     0.1
     """
     parameters = task.parameters()
     like = next(iter(parameters.values()))
     right = 0
-    for pictures, labels in zip(*(torch.split(t, chunk) for t in (test.images, test.labels)), strict=True):
-        scores = task.scores(parameters, pictures.to(like.device).to(like.dtype) / 255)
+    for images, labels in zip(*(torch.split(t, chunk) for t in (test.images, test.labels)), strict=True):
+        scores = task.scores(parameters, images.to(like.device).to(like.dtype) / 255)
         right += int((scores.argmax(1) == labels.to(like.device)).sum())
     return right / len(test.labels)
 

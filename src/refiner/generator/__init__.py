@@ -1,4 +1,4 @@
-"""A generator of small pictures: its shape, its training, its samples."""
+"""A generator of small images: its shape, its training, its samples."""
 
 from refiner.generator.discriminator import Discriminator
 from refiner.generator.network import Generator

@@ -1,6 +1,6 @@
-"""Changes that real and made pictures both undergo before they are judged (Zhao et al. 2020).
+"""Changes that real and made images both undergo before they are judged (Zhao et al. 2020).
 
-The discriminator then can't learn 40,000 pictures by heart, and its slope reaches the generator through them.
+The discriminator then can't learn 40,000 images by heart, and its slope reaches the generator through them.
 """
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def mirror(images: Tensor, draws: torch.Generator) -> Tensor:
-    """Each picture `[N, C, H, W]` mirrored or not, by a coin.
+    """Each image `[N, C, H, W]` mirrored or not, by a coin.
 
     >>> mirror(torch.eye(4).expand(2, 1, 4, 4), torch.Generator()).shape
     torch.Size([2, 1, 4, 4])
@@ -18,7 +18,7 @@ def mirror(images: Tensor, draws: torch.Generator) -> Tensor:
 
 
 def disturb(images: Tensor, draws: torch.Generator) -> Tensor:
-    """Each picture moved by up to an eighth of its side, with a square of half its side made grey.
+    """Each image moved by up to an eighth of its side, with a square of half its side made grey.
 
     >>> grey = torch.full((2, 3, 32, 32), 0.5)
     >>> bool((disturb(grey, torch.Generator()) == grey).all())

@@ -1,4 +1,4 @@
-"""The discriminator: does a picture look real for its label? Needed in training only."""
+"""The discriminator: does an image look real for its label? Needed in training only."""
 
 import torch
 import torch.nn.functional as F
@@ -92,7 +92,7 @@ class Discriminator(nn.Module):
         self.table = spectral(nn.Embedding(classes, width))
 
     def forward(self, images: Tensor, y: Tensor) -> Tensor:
-        """Scores `[B]` of pictures `[B, 3, 32, 32]` in 0..1 with labels `[B]`: high for real ones."""
+        """Scores `[B]` of images `[B, 3, 32, 32]` in 0..1 with labels `[B]`: high for real ones."""
         centred = (2 * images - 1).contiguous(memory_format=torch.channels_last)
         # Scores matter around ±1, where bfloat16 under autocast would be coarse.
         features = torch.relu(self.blocks(centred)).to(images.dtype).sum((2, 3))

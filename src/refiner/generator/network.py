@@ -1,4 +1,4 @@
-"""The generator: a latent vector and a label become a picture of 32×32; attacks search its latents."""
+"""The generator: a latent vector and a label become an image of 32×32; attacks search its latents."""
 
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,7 @@ START = 4
 
 
 class ClassNorm(nn.Module):
-    """Batch norm whose gain and shift are those of the picture's class (de Vries et al. 2017).
+    """Batch norm whose gain and shift are those of the image's class (de Vries et al. 2017).
 
     >>> norm = ClassNorm(8, classes=10).eval()
     >>> norm(torch.zeros(2, 8, 4, 4), torch.tensor([3, 7])).shape
@@ -87,7 +87,7 @@ class Generator(nn.Module):
                 nn.init.orthogonal_(module.weight)
 
     def forward(self, z: Tensor, y: Tensor) -> Tensor:
-        """Pictures `[..., 3, 32, 32]` of latents `[..., latent]` and labels `[...]`."""
+        """Images `[..., 3, 32, 32]` of latents `[..., latent]` and labels `[...]`."""
         if z.shape[-1:] != (self.latent,) or y.shape != z.shape[:-1]:
             raise DataError(
                 f"z of shape {list(z.shape)} with y of shape {list(y.shape)}: "
@@ -100,7 +100,7 @@ class Generator(nn.Module):
         for block in self.blocks:
             hidden = block(hidden, labels)
         colours = self.colours(torch.relu(self.norm(hidden)))
-        # Under autocast the picture itself keeps full precision.
+        # Under autocast the image itself keeps full precision.
         return torch.sigmoid(colours.to(z.dtype)).reshape(*z.shape[:-1], 3, SIDE, SIDE)
 
     def draw(self, y: Tensor, seed: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What an attacker may train on: public pictures, never the victims."""
+"""What an attacker may train on: public images, never the victims."""
 
 import os
 
@@ -17,7 +17,7 @@ NAMES = tuple(name for name, found in DATASETS.items() if found.size == SIDE and
 def load_public(
     name: str, root: str | os.PathLike[str], limit: int | None = None
 ) -> tuple[Tensor, Tensor, int]:
-    """The first `limit` training pictures as uint8 [N, 3, 32, 32], their labels, the number of classes.
+    """The first `limit` training images as uint8 [N, 3, 32, 32], their labels, the number of classes.
 
     Of CIFAR-10 there are never more than the first 40,000: the victims of every study lie behind them.
 

@@ -1,4 +1,4 @@
-"""Pictures of every class from fixed latents, to look at."""
+"""Images of every class from fixed latents, to look at."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from refiner.generator.network import Generator
 
 @torch.no_grad()
 def samples(generator: Generator, each: int = 10, seed: int = 0, batch: int = 500) -> Tensor:
-    """`each` pictures of every class, class by class, as uint8 [classes · each, 3, 32, 32].
+    """`each` images of every class, class by class, as uint8 [classes · each, 3, 32, 32].
 
     >>> samples(Generator(latent=16, width=8).eval(), each=2).shape
     torch.Size([20, 3, 32, 32])

@@ -75,7 +75,7 @@ def train(
     on_step: Callable[[float], None] = lambda epochs: None,
     on_epoch: Callable[[int, float, float], None] = lambda epoch, judging, making: None,
 ) -> Generator:
-    """Train on pictures [N, 3, 32, 32] (uint8) and labels [N], write `out` and return the generator.
+    """Train on images [N, 3, 32, 32] (uint8) and labels [N], write `out` and return the generator.
 
     Beside `out` (.safetensors) goes a sheet of samples (.png). After each epoch the whole state goes to
     `checkpoint`; a run that finds it goes on from there. Left out, it is `out` + ".part", removed when all
@@ -156,7 +156,7 @@ def _epoch(
     epoch: int,
     on_step: Callable[[float], None],
 ) -> tuple[float, float]:
-    """One pass over the pictures; the mean losses of the discriminator and the generator."""
+    """One pass over the images; the mean losses of the discriminator and the generator."""
     device = pixels.device
     # Each epoch has a generator of its own, so that a resumed run draws what an unbroken one would.
     draws = torch.Generator(device).manual_seed(training.seed * 100_003 + epoch)

@@ -19,7 +19,7 @@ def assign(reconstructed: Tensor, original: Tensor) -> Tensor:
     True
     """
     order = best_order(reconstructed, original)
-    return torch.stack([pictures[chosen] for pictures, chosen in zip(reconstructed, order, strict=True)])
+    return torch.stack([images[chosen] for images, chosen in zip(reconstructed, order, strict=True)])
 
 
 def best_order(reconstructed: Tensor, original: Tensor) -> Tensor:
@@ -29,9 +29,9 @@ def best_order(reconstructed: Tensor, original: Tensor) -> Tensor:
     >>> best_order(batch[:, [2, 0, 1]], batch)
     tensor([[1, 2, 0]])
     """
-    for name, pictures in (("reconstructed", reconstructed), ("original", original)):
-        if not isinstance(pictures, Tensor) or pictures.ndim != 5:
-            found = list(pictures.shape) if isinstance(pictures, Tensor) else type(pictures).__name__
+    for name, images in (("reconstructed", reconstructed), ("original", original)):
+        if not isinstance(images, Tensor) or images.ndim != 5:
+            found = list(images.shape) if isinstance(images, Tensor) else type(images).__name__
             raise DataError(f"{name}: shape {found}, expected [V, B, C, H, W]")
     if reconstructed.shape != original.shape:
         raise DataError(
@@ -40,7 +40,7 @@ def best_order(reconstructed: Tensor, original: Tensor) -> Tensor:
         )
     victims, batch = original.shape[:2]
     checked = check_pair(reconstructed.flatten(0, 1), original.flatten(0, 1))
-    pairs = zip(*(pictures.reshape(victims, batch, -1) for pictures in checked), strict=True)
+    pairs = zip(*(images.reshape(victims, batch, -1) for images in checked), strict=True)
     orders = [hungarian(_squared_distances(wanted, found).cpu().numpy()) for found, wanted in pairs]
     return torch.from_numpy(np.stack(orders)).to(original.device)
 

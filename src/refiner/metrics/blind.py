@@ -9,9 +9,9 @@ from torch import Tensor
 from refiner.checks import choice
 from refiner.errors import DataError
 from refiner.metrics.measures import MEASURES
-from refiner.metrics.pairs import check_pictures
+from refiner.metrics.pairs import check_images
 
-GUESSES = ("grey", "mean picture", "own colour")
+GUESSES = ("grey", "mean image", "own colour")
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,32 +32,32 @@ class BlindGuess:
 
 
 def guesses(original: Tensor, public: Tensor) -> dict[str, Tensor]:
-    """As pictures: a flat grey of 0.5, the mean of `public [M, C, H, W]`, each original's own mean colour.
+    """As images: a flat grey of 0.5, the mean of `public [M, C, H, W]`, each original's own mean colour.
 
     The third is more than a blind attacker knows, and about as much as a gradient gives away for nothing.
     `public` must not hold the victims.
 
     >>> found = guesses(torch.zeros(2, 3, 8, 8), torch.ones(5, 3, 8, 8))
-    >>> [(name, pictures.unique().item()) for name, pictures in found.items()]
-    [('grey', 0.5), ('mean picture', 1.0), ('own colour', 0.0)]
+    >>> [(name, images.unique().item()) for name, images in found.items()]
+    [('grey', 0.5), ('mean image', 1.0), ('own colour', 0.0)]
     """
-    original, public = check_pictures("original", original), check_pictures("public", public)
+    original, public = check_images("original", original), check_images("public", public)
     if public.shape[1:] != original.shape[1:]:
         raise DataError(
-            f"public: pictures of shape {list(public.shape[1:])}, "
+            f"public: images of shape {list(public.shape[1:])}, "
             f"expected {list(original.shape[1:])} as the originals have"
         )
     return {
         "grey": torch.full_like(original, 0.5),
-        "mean picture": public.mean(0).to(original).expand_as(original),
+        "mean image": public.mean(0).to(original).expand_as(original),
         "own colour": original.mean((2, 3), keepdim=True).expand_as(original),
     }
 
 
 def best_guesses(original: Tensor, public: Tensor) -> Tensor:
-    """Of each original the guess with the best PSNR, as a picture: `[N, C, H, W]`.
+    """Of each original the guess with the best PSNR, as an image: `[N, C, H, W]`.
 
-    For what a picture tells alone, as its share of noise, where no guess is the nearest one.
+    For what an image tells alone, as its share of noise, where no guess is the nearest one.
 
     >>> original = torch.stack([torch.full((3, 16, 16), 0.4), torch.full((3, 16, 16), 0.5)])
     >>> best_guesses(original, public=torch.full((1, 3, 16, 16), 0.3)).mean((1, 2, 3)).tolist()
@@ -73,7 +73,7 @@ def blind_guess(original: Tensor, public: Tensor, metric: str = "psnr") -> Blind
     >>> original = torch.stack([torch.full((3, 16, 16), 0.4), torch.full((3, 16, 16), 0.5)])
     >>> found = blind_guess(original, public=torch.full((1, 3, 16, 16), 0.3))
     >>> {name: score.round().tolist() for name, score in found.scores.items()}
-    {'grey': [20.0, 100.0], 'mean picture': [20.0, 14.0], 'own colour': [100.0, 100.0]}
+    {'grey': [20.0, 100.0], 'mean image': [20.0, 14.0], 'own colour': [100.0, 100.0]}
     >>> found.winner, found.beaten_by(torch.tensor([30.0, 30.0])).tolist()
     (('own colour', 'grey'), [False, False])
     """

@@ -1,4 +1,4 @@
-"""The paper's Figure 3 and its appendix as one picture: an original, its distortions, and their scores."""
+"""The paper's Figure 3 and its appendix as one image: an original, its distortions, and their scores."""
 
 import os
 from collections.abc import Callable
@@ -22,15 +22,15 @@ from refiner.metrics.distortions import (
     uniform_noise,
 )
 from refiner.metrics.measures import measure_all
-from refiner.metrics.pairs import check_pictures
+from refiner.metrics.pairs import check_images
 
 ACROSS = 4
 """Cells in a row of the sheet."""
 _GAP = 2
 
 
-def distorted(picture: Tensor, seed: int = 0) -> dict[str, Tensor]:
-    """`picture [C, H, W]` and what distortions of growing strength make of it, `[1, C, H, W]` each, by name.
+def distorted(image: Tensor, seed: int = 0) -> dict[str, Tensor]:
+    """`image [C, H, W]` and what distortions of growing strength make of it, `[1, C, H, W]` each, by name.
 
     In rows of `ACROSS`: the original, flipped, and two that show nothing of it; then one distortion a row.
     The colour jitter of a row goes one way, ever further.
@@ -39,10 +39,10 @@ def distorted(picture: Tensor, seed: int = 0) -> dict[str, Tensor]:
     >>> list(distorted(load_sample().images[0]))[:6]
     ['none', 'flip', 'own mean colour', 'uniform noise', 'shift by 1', 'shift by 2']
     """
-    if not isinstance(picture, Tensor) or picture.ndim != 3:
-        found = list(picture.shape) if isinstance(picture, Tensor) else type(picture).__name__
-        raise DataError(f"picture: shape {found}, expected [C, H, W]")
-    one = check_pictures("picture", picture[None])
+    if not isinstance(image, Tensor) or image.ndim != 3:
+        found = list(image.shape) if isinstance(image, Tensor) else type(image).__name__
+        raise DataError(f"image: shape {found}, expected [C, H, W]")
+    one = check_images("image", image[None])
     EvaluationNetwork.check_many(one)
     made = {
         "none": one,
@@ -62,7 +62,7 @@ def distorted(picture: Tensor, seed: int = 0) -> dict[str, Tensor]:
     return made
 
 
-def write_figure(path: str | os.PathLike[str], picture: Tensor, seed: int = 0, zoom: int = 2) -> list[Row]:
+def write_figure(path: str | os.PathLike[str], image: Tensor, seed: int = 0, zoom: int = 2) -> list[Row]:
     """Write `distorted` as one `.png` or `.webp`, each pixel `zoom` wide; returns the scores of every cell.
 
     >>> import tempfile
@@ -73,10 +73,10 @@ def write_figure(path: str | os.PathLike[str], picture: Tensor, seed: int = 0, z
     (24, ('none', '0.0000', '100.0'), 'flip')
     """
     zoom = checks.integer("zoom", zoom, 1, 16)
-    made = distorted(picture, seed)
-    pictures = cat(list(made.values()))
-    scores = measure_all(pictures, made["none"].expand_as(pictures))
-    cells = pictures.repeat_interleave(zoom, 2).repeat_interleave(zoom, 3).expand(-1, 3, -1, -1)
+    made = distorted(image, seed)
+    images = cat(list(made.values()))
+    scores = measure_all(images, made["none"].expand_as(images))
+    cells = images.repeat_interleave(zoom, 2).repeat_interleave(zoom, 3).expand(-1, 3, -1, -1)
     framed = F.pad(cells, (_GAP,) * 4, value=1.0)
     write_sheet(path, (255 * framed.clamp(0, 1)).round().byte(), columns=ACROSS)
     return [

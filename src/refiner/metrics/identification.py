@@ -7,13 +7,13 @@ from torch import Tensor
 
 from refiner.checks import choice, integer
 from refiner.errors import DataError
-from refiner.metrics.pairs import check_pair, check_pictures
+from refiner.metrics.pairs import check_images, check_pair
 from refiner.metrics.perceptual import features
 
 WAYS = ("pixels", "lpips")
 # Two candidates closer than this are equally near: products in float64 differ by rounding alone.
 _TIE = 1e-9
-# A standard deviation below this is the rounding of a flat picture.
+# A standard deviation below this is the rounding of a flat image.
 _FLAT = 1e-6
 
 
@@ -33,7 +33,7 @@ class Identification:
 
     @property
     def shares(self) -> Tensor:
-        """`[N]` rank / candidates: how likely a picture that knows nothing ranks as well or better."""
+        """`[N]` rank / candidates: how likely an image that knows nothing ranks as well or better."""
         return self.ranks / self.candidates
 
 
@@ -48,14 +48,14 @@ def identify(
     """Rank each of N reconstructions' own original among all N, and among `others [M, C, H, W]` if given.
 
     `by="pixels"` ranks by the Pearson correlation of pixels, each channel less its own mean: brightness,
-    contrast and a flat colour win nothing, and a flat reconstruction has the middle rank. It finds a picture
+    contrast and a flat colour win nothing, and a flat reconstruction has the middle rank. It finds an image
     under noise that hides it from the eye. `by="lpips"` ranks by LPIPS, which finds a mirrored, turned or
-    shifted picture and is soon lost in noise. `others` are pictures of the same kind that are no victims: few
+    shifted image and is soon lost in noise. `others` are images of the same kind that are no victims: few
     victims alone can't tell a leak from luck. The descriptors of all candidates are held at once, their
     products `chunk` rows at a time.
 
-    >>> pictures = torch.rand(50, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    >>> found = identify(0.5 + 0.1 * pictures, pictures)
+    >>> images = torch.rand(50, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    >>> found = identify(0.5 + 0.1 * images, images)
     >>> found.ranks[:3].tolist(), found.candidates, found.top1
     ([1.0, 1.0, 1.0], 50, 1.0)
     """
@@ -80,23 +80,23 @@ def identify(
 
 
 def _fitting(others: Tensor, original: Tensor) -> Tensor:
-    others = check_pictures("others", others)
+    others = check_images("others", others)
     if others.shape[1:] != original.shape[1:]:
         raise DataError(
-            f"others: pictures of shape {list(others.shape[1:])}, "
+            f"others: images of shape {list(others.shape[1:])}, "
             f"expected {list(original.shape[1:])} as the originals have"
         )
     return others.to(original)
 
 
-def _correlation(pictures: Tensor) -> Tensor:
+def _correlation(images: Tensor) -> Tensor:
     """Pixels less their channel's mean, of length 1, so that products are correlations; zeros if flat."""
-    pixels = pictures.double()
+    pixels = images.double()
     centred = (pixels - pixels.mean((2, 3), keepdim=True)).flatten(1)
     length = centred.norm(dim=1, keepdim=True)
     visible = length > _FLAT * centred.shape[1] ** 0.5
     return torch.where(visible, centred / length.clamp_min(1e-30), 0.0)
 
 
-def _perception(pictures: Tensor) -> Tensor:
-    return features(pictures, chunk=len(pictures)).double()
+def _perception(images: Tensor) -> Tensor:
+    return features(images, chunk=len(images)).double()

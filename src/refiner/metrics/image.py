@@ -19,7 +19,7 @@ VALUES_AT_ONCE = 2**22
 
 
 def mse(reconstructed: Tensor, original: Tensor) -> Tensor:
-    """Mean squared error of each picture, `[N]`: 0 for a copy, at most 1.
+    """Mean squared error of each image, `[N]`: 0 for a copy, at most 1.
 
     >>> mse(torch.zeros(2, 3, 8, 8), torch.full((2, 3, 8, 8), 0.5)).tolist()
     [0.25, 0.25]
@@ -29,10 +29,10 @@ def mse(reconstructed: Tensor, original: Tensor) -> Tensor:
 
 
 def psnr(reconstructed: Tensor, original: Tensor) -> Tensor:
-    """Peak signal-to-noise ratio of each picture in dB, `[N]`, for a data range of 1: −10·log10(MSE).
+    """Peak signal-to-noise ratio of each image in dB, `[N]`, for a data range of 1: −10·log10(MSE).
 
     A copy would be infinite and swallow every mean, so the value is capped at 100 dB. One grey level in one
-    channel of one pixel of a 224×224 picture is 99.9 dB: nothing that is no copy is capped up to that size.
+    channel of one pixel of a 224×224 image is 99.9 dB: nothing that is no copy is capped up to that size.
 
     >>> psnr(torch.zeros(1, 3, 8, 8), torch.full((1, 3, 8, 8), 0.1))
     tensor([20.])
@@ -43,16 +43,16 @@ def psnr(reconstructed: Tensor, original: Tensor) -> Tensor:
 
 
 def ssim(reconstructed: Tensor, original: Tensor, border: str = "valid") -> Tensor:
-    """Structural similarity of each picture, `[N]`: 1 for a copy, about 0 for an unrelated one, at least −1.
+    """Structural similarity of each image, `[N]`: 1 for a copy, about 0 for an unrelated one, at least −1.
 
     Gaussian window of 11 pixels, σ 1.5, K1 0.01, K2 0.03, data range 1, the mean over the channels. `border`
-    says which windows count. "valid": those that lie wholly in the picture, as Wang et al. (2004) and
+    says which windows count. "valid": those that lie wholly in the image, as Wang et al. (2004) and
     scikit-image (`gaussian_weights`, population covariance) have it. "reflect": one around every pixel of the
-    mirrored picture, which is torchmetrics' number. Inside, all three agree; of 32×32 pixels more than half
-    are border, and the two means differ by up to 0.2. Pictures need 11 pixels a side.
+    mirrored image, which is torchmetrics' number. Inside, all three agree; of 32×32 pixels more than half
+    are border, and the two means differ by up to 0.2. Images need 11 pixels a side.
 
-    >>> picture = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    >>> ssim(picture, picture).item(), round(ssim(1 - picture, picture).item(), 2)
+    >>> image = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    >>> ssim(image, image).item(), round(ssim(1 - image, image).item(), 2)
     (1.0, -0.97)
     """
     choice("border", border, BORDERS)
@@ -60,7 +60,7 @@ def ssim(reconstructed: Tensor, original: Tensor, border: str = "valid") -> Tens
     if min(original.shape[2:]) < WINDOW:
         height, width = original.shape[2:]
         raise DataError(
-            f"pictures of {width}×{height} pixels: SSIM needs {WINDOW} a side, the size of its window"
+            f"images of {width}×{height} pixels: SSIM needs {WINDOW} a side, the size of its window"
         )
     across, down = (
         _blur(side, border).to(original.device) for side in (original.shape[3], original.shape[2])
@@ -71,7 +71,7 @@ def ssim(reconstructed: Tensor, original: Tensor, border: str = "valid") -> Tens
 
 
 def _similarity(a: Tensor, b: Tensor, down: Tensor, across: Tensor) -> Tensor:
-    """SSIM in float64: a variance is a small difference of large means, and flat pictures show it."""
+    """SSIM in float64: a variance is a small difference of large means, and flat images show it."""
 
     def blur(maps: Tensor) -> Tensor:
         return down @ maps @ across.mT

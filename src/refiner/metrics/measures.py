@@ -7,13 +7,13 @@ from torch import Tensor
 
 from refiner.evaluation import EvaluationNetwork
 from refiner.metrics.image import mse, psnr, ssim
-from refiner.metrics.pairs import check_pair, check_pictures
+from refiner.metrics.pairs import check_images, check_pair
 from refiner.metrics.perceptual import lpips
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A distance or a likeness of reconstructions to their originals, `[N]` from two stacks of pictures."""
+    """A distance or a likeness of reconstructions to their originals, `[N]` from two stacks of images."""
 
     name: str
     label: str
@@ -33,25 +33,25 @@ MEASURES = {
 }
 
 
-def noise_ratio(pictures: Tensor) -> Tensor:
-    """Which share of each picture the bundled evaluation network takes for noise, `[N]` in 0..1.
+def noise_ratio(images: Tensor) -> Tensor:
+    """Which share of each image the bundled evaluation network takes for noise, `[N]` in 0..1.
 
-    It looks at the reconstruction alone: a clean picture of something else has 0.
+    It looks at the reconstruction alone: a clean image of something else has 0.
 
     >>> import torch
     >>> noise_ratio(torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))).item() > 0.9
     True
     """
-    pictures = check_pictures("pictures", pictures)
-    return EvaluationNetwork.bundled(pictures.device).score(pictures.float()).to(pictures.dtype)
+    images = check_images("images", images)
+    return EvaluationNetwork.bundled(images.device).score(images.float()).to(images.dtype)
 
 
 def measure_all(reconstructed: Tensor, original: Tensor) -> dict[str, Tensor]:
-    """Every score of each picture, `[N]` each: mse, psnr, ssim, lpips and the reconstruction's noise.
+    """Every score of each image, `[N]` each: mse, psnr, ssim, lpips and the reconstruction's noise.
 
     >>> import torch
-    >>> picture = torch.full((1, 3, 32, 32), 0.5)
-    >>> {name: round(score.item(), 3) for name, score in measure_all(picture, picture).items()}
+    >>> image = torch.full((1, 3, 32, 32), 0.5)
+    >>> {name: round(score.item(), 3) for name, score in measure_all(image, image).items()}
     {'mse': 0.0, 'psnr': 100.0, 'ssim': 1.0, 'lpips': 0.0, 'noise': 0.0...}
     """
     reconstructed, original = check_pair(reconstructed, original)

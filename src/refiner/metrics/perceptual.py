@@ -1,4 +1,4 @@
-"""LPIPS v0.1 with AlexNet (Zhang et al., 2018): how different two pictures look to a network's layers."""
+"""LPIPS v0.1 with AlexNet (Zhang et al., 2018): how different two images look to a network's layers."""
 
 from functools import cache
 from pathlib import Path
@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from refiner.checks import integer
 from refiner.core.precision import tensor_float32
 from refiner.errors import DataError
-from refiner.metrics.pairs import check_pair, check_pictures
+from refiner.metrics.pairs import check_images, check_pair
 from refiner.weights import frozen
 
 BUNDLED = Path(__file__).resolve().parent.parent / "assets" / "lpips_alexnet.safetensors"
 CHANNELS = (64, 192, 384, 256, 256)
 # Below 31 pixels AlexNet's second pooling has nothing left; below 16 there is little left to enlarge.
 SMALLEST, ENOUGH, ENLARGED = 16, 31, 32
-# LPIPS has these for pictures in −1..1.
+# LPIPS has these for images in −1..1.
 SHIFT, SCALE = (-0.030, -0.088, -0.188), (0.458, 0.448, 0.450)
 
 
@@ -43,9 +43,9 @@ class PerceptualNetwork(nn.Module):
         self.register_buffer("shift", torch.tensor(SHIFT)[:, None, None], persistent=False)
         self.register_buffer("scale", torch.tensor(SCALE)[:, None, None], persistent=False)
 
-    def layers(self, pictures: Tensor) -> list[Tensor]:
-        """The output of each ReLU for pictures `[N, 1 or 3, H, W]` in 0..1."""
-        hidden = (2 * pictures - 1 - self.shift) / self.scale
+    def layers(self, images: Tensor) -> list[Tensor]:
+        """The output of each ReLU for images `[N, 1 or 3, H, W]` in 0..1."""
+        hidden = (2 * images - 1 - self.shift) / self.scale
         found = [torch.relu(self.conv1(hidden))]
         found.append(torch.relu(self.conv2(F.max_pool2d(found[-1], 3, 2))))
         found.append(torch.relu(self.conv3(F.max_pool2d(found[-1], 3, 2))))
@@ -53,14 +53,14 @@ class PerceptualNetwork(nn.Module):
         found.append(torch.relu(self.conv5(found[-1])))
         return found
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        """Features `[N, D]`: the squared distance of two pictures' features is their LPIPS.
+    def forward(self, images: Tensor) -> Tensor:
+        """Features `[N, D]`: the squared distance of two images' features is their LPIPS.
 
         Each position's channels are brought to length 1, times the square root of the learned weights, over
         the square root of the number of positions, so that a sum of squares is LPIPS' weighted spatial mean.
         """
         parts = []
-        for number, hidden in enumerate(self.layers(pictures), start=1):
+        for number, hidden in enumerate(self.layers(images), start=1):
             length = hidden.square().sum(1, keepdim=True).sqrt()
             weight = self.get_parameter(f"head{number}").sqrt()[:, None, None]
             positions = hidden.shape[2] * hidden.shape[3]
@@ -83,54 +83,54 @@ def _bundled(device: torch.device) -> PerceptualNetwork:
     return PerceptualNetwork.load(BUNDLED).to(device)
 
 
-def features(pictures: Tensor, chunk: int = 256) -> Tensor:
-    """Deep features `[N, D]` in float32 of pictures in 0..1, `chunk` at a time.
+def features(images: Tensor, chunk: int = 256) -> Tensor:
+    """Deep features `[N, D]` in float32 of images in 0..1, `chunk` at a time.
 
-    The squared distance of two pictures' features is their LPIPS; D is 5,760 for 32×32.
+    The squared distance of two images' features is their LPIPS; D is 5,760 for 32×32.
 
     >>> a, b = features(torch.stack([torch.zeros(3, 32, 32), torch.ones(3, 32, 32)]))
     >>> torch.allclose((a - b).square().sum(), lpips(torch.zeros(1, 3, 32, 32), torch.ones(1, 3, 32, 32)))
     True
     """
     chunk = integer("chunk", chunk, 1)
-    return _features(_fit(check_pictures("pictures", pictures)), chunk)
+    return _features(_fit(check_images("images", images)), chunk)
 
 
 def lpips(reconstructed: Tensor, original: Tensor, chunk: int = 256) -> Tensor:
-    """LPIPS of each picture, `[N]`: 0 for a copy, growing with the difference, seldom above 1.
+    """LPIPS of each image, `[N]`: 0 for a copy, growing with the difference, seldom above 1.
 
-    A picture of 31 pixels a side or more is shown to the network as it is, 32×32 too, as published figures on
+    An image of 31 pixels a side or more is shown to the network as it is, 32×32 too, as published figures on
     CIFAR do: the last three layers then see one position only, and values are not those of the same scene at
     64×64. A smaller one (28×28), which AlexNet can't take, is enlarged until its shorter side has 32 pixels,
-    bilinearly; below 16 it is refused. A grey picture is shown as three equal channels.
+    bilinearly; below 16 it is refused. A grey image is shown as three equal channels.
 
     >>> lpips(torch.ones(1, 3, 32, 32), torch.ones(1, 3, 32, 32))
     tensor([0.])
     """
     chunk = integer("chunk", chunk, 1)
-    reconstructed, original = (_fit(pictures) for pictures in check_pair(reconstructed, original))
+    reconstructed, original = (_fit(images) for images in check_pair(reconstructed, original))
     parts = zip(torch.split(reconstructed, chunk), torch.split(original, chunk), strict=True)
     return torch.cat([(_features(a, chunk) - _features(b, chunk)).square().sum(1) for a, b in parts])
 
 
 @torch.no_grad()
-def _features(pictures: Tensor, chunk: int) -> Tensor:
-    network = PerceptualNetwork.bundled(pictures.device)
+def _features(images: Tensor, chunk: int) -> Tensor:
+    network = PerceptualNetwork.bundled(images.device)
     with tensor_float32(False):
-        return torch.cat([network(part) for part in torch.split(pictures, chunk)])
+        return torch.cat([network(part) for part in torch.split(images, chunk)])
 
 
-def _fit(pictures: Tensor) -> Tensor:
-    """Checked pictures as the network takes them."""
-    _, channels, height, width = pictures.shape
+def _fit(images: Tensor) -> Tensor:
+    """Checked images as the network takes them."""
+    _, channels, height, width = images.shape
     if channels not in (1, 3) or min(height, width) < SMALLEST:
         raise DataError(
-            f"picture shape = {(channels, height, width)}: LPIPS takes 1 or 3 channels "
+            f"image shape = {(channels, height, width)}: LPIPS takes 1 or 3 channels "
             f"and {SMALLEST} or more pixels a side"
         )
-    pictures = pictures.float()
+    images = images.float()
     if min(height, width) < ENOUGH:
         factor = ENLARGED / min(height, width)
         size = (round(height * factor), round(width * factor))
-        pictures = F.interpolate(pictures, size, mode="bilinear", align_corners=False)
-    return pictures.expand(-1, 3, -1, -1)
+        images = F.interpolate(images, size, mode="bilinear", align_corners=False)
+    return images.expand(-1, 3, -1, -1)

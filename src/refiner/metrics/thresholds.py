@@ -23,13 +23,13 @@ class Thresholds:
     lpips: float = 0.05
     """Visible at or below. Has no vote: near-copies lie above it."""
     noise: float = 0.4
-    """Visible at or below. Has no vote: a clean picture of something else has 0."""
+    """Visible at or below. Has no vote: a clean image of something else has 0."""
     psnr_margin: float = 1.0
     """Borderline from this far below the threshold, in dB."""
     ssim_margin: float = 0.05
     """Borderline from this far below the threshold."""
     identified: float = 0.01
-    """Exposed if a picture that knows nothing ranks as well with at most this probability."""
+    """Exposed if an image that knows nothing ranks as well with at most this probability."""
     suspicious: float = 0.05
     """Borderline likewise; with fewer than 1 / `suspicious` candidates identification has no vote."""
     exposed_share: float = 0.05

@@ -40,8 +40,8 @@ def judge(
     """One victim's verdict: the worst of what PSNR, SSIM and identification say.
 
     PSNR or SSIM at or above its threshold: exposed; less than a margin below: borderline. Given the blind
-    guess's score, a score that does not beat it says nothing: a third of CIFAR's pictures have 15 dB or more
-    to their own mean colour. Identification: rank / candidates is the probability that a picture that knows
+    guess's score, a score that does not beat it says nothing: a third of CIFAR's images have 15 dB or more
+    to their own mean colour. Identification: rank / candidates is the probability that an image that knows
     nothing ranks as well; at most 1 %: exposed, at most 5 %: borderline. So rank 1 of 1,000 exposes, rank 1
     of 50 is borderline, and with fewer than 20 candidates there is no vote. The best rank of several `ways`
     to identify counts as many times.

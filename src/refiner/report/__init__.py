@@ -1,10 +1,10 @@
 """Reports: one self-contained HTML page from plain records."""
 
-from refiner.report.comparison import Comparison, PictureRow
+from refiner.report.comparison import Comparison, ImageRow
 from refiner.report.distribution import Distribution, Reference, Strip
 from refiner.report.gallery import Card, Gallery, Group
+from refiner.report.inline_image import InlineImage, to_pixels
 from refiner.report.page import Page, Part, render_page, write_page
-from refiner.report.picture import Picture, to_pixels
 from refiner.report.settings import Settings
 from refiner.report.table import Cell, Table
 from refiner.report.verdict import VERDICTS, Verdict
@@ -17,10 +17,10 @@ __all__ = [
     "Distribution",
     "Gallery",
     "Group",
+    "ImageRow",
+    "InlineImage",
     "Page",
     "Part",
-    "Picture",
-    "PictureRow",
     "Reference",
     "Settings",
     "Strip",

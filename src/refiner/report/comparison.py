@@ -1,40 +1,40 @@
-"""Rows of pictures to compare from top to bottom."""
+"""Rows of images to compare from top to bottom."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from refiner.report.inline_image import InlineImage, image
 from refiner.report.markup import paragraph, text
-from refiner.report.picture import Picture, image
 
 _PER_PLATE = 5  # as many as a phone shows side by side
 
 
 @dataclass(frozen=True)
-class PictureRow:
-    """Pictures side by side under one label; the n-th of each row stand above each other."""
+class ImageRow:
+    """Images side by side under one label; the n-th of each row stand above each other."""
 
     label: str
-    images: Sequence[Picture]
+    images: Sequence[InlineImage]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows of pictures to compare from top to bottom, as raw above robust.
+    """Rows of images to compare from top to bottom, as raw above robust.
 
-    >>> Comparison("Raw and robust", "Each column is one picture.", []).title
+    >>> Comparison("Raw and robust", "Each column is one image.", []).title
     'Raw and robust'
     """
 
     kind: ClassVar[str] = "Figure"
     title: str
     note: str
-    rows: Sequence[PictureRow]
+    rows: Sequence[ImageRow]
 
     def html(self, anchor: str) -> str:
         """The rows in plates, each as wide as a phone can show."""
         longest = max((len(row.images) for row in self.rows), default=0)
-        # As even as possible: eight pictures are four and four, not five and three.
+        # As even as possible: eight images are four and four, not five and three.
         plates = -(-longest // _PER_PLATE)
         width = -(-longest // plates) if plates else 0
         body = "".join(
@@ -50,15 +50,15 @@ class Comparison:
         )
 
 
-def _row(row: PictureRow, start: int, width: int) -> str:
-    pictures = "".join(_picture(picture) for picture in row.images[start : start + width])
+def _row(row: ImageRow, start: int, width: int) -> str:
+    figures = "".join(_figure(entry) for entry in row.images[start : start + width])
     label = text(row.label)
     return (
         f'<div role="group" aria-label="{label}">\n<p class="label">{label}</p>\n'
-        f'<div class="strip">\n{pictures}</div>\n</div>\n'
+        f'<div class="strip">\n{figures}</div>\n</div>\n'
     )
 
 
-def _picture(picture: Picture) -> str:
-    caption = f"<figcaption>{text(picture.caption)}</figcaption>" if picture.caption.strip() else ""
-    return f"<figure>{image(picture.pixels, picture.alt)}{caption}</figure>\n"
+def _figure(entry: InlineImage) -> str:
+    caption = f"<figcaption>{text(entry.caption)}</figcaption>" if entry.caption.strip() else ""
+    return f"<figure>{image(entry.pixels, entry.alt)}{caption}</figure>\n"

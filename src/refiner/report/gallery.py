@@ -1,4 +1,4 @@
-"""What every attack rebuilt of every victim, by defence: pictures side by side with scores and a verdict."""
+"""What every attack rebuilt of every victim, by defence: images side by side with scores and a verdict."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from refiner.errors import DataError
+from refiner.report.inline_image import Pixels, check_pixels, image
 from refiner.report.markup import counted, paragraph, text
-from refiner.report.picture import Pixels, check_pixels, image
 from refiner.report.verdict import VERDICTS, Verdict, badge, bar, check_verdict, icon, tally
 
 _FEW = 3  # groups up to this many stand open, and need no overview
@@ -15,9 +15,9 @@ _FEW = 3  # groups up to this many stand open, and need no overview
 
 @dataclass(frozen=True, eq=False)
 class Card:
-    """One victim: its picture, what an attack rebuilt of it, its robust data if there is some, how bad it is.
+    """One victim: its image, what an attack rebuilt of it, its robust data if there is some, how bad it is.
 
-    Pictures are uint8 [height, width, 3]; scores are (name, value) in the order they are to be read.
+    Images are uint8 [height, width, 3]; scores are (name, value) in the order they are to be read.
 
     >>> import numpy as np
     >>> grey = np.full((32, 32, 3), 128, np.uint8)
@@ -33,12 +33,12 @@ class Card:
     verdict: Verdict | None = None
 
     def __post_init__(self) -> None:
-        for name, pixels in self.pictures():
+        for name, pixels in self.images():
             check_pixels(name, pixels)
         check_verdict(self.verdict)
 
-    def pictures(self) -> list[tuple[str, Pixels]]:
-        """The pictures with their labels, from left to right."""
+    def images(self) -> list[tuple[str, Pixels]]:
+        """The images with their labels, from left to right."""
         robust = [] if self.robust is None else [("robust data", self.robust)]
         return [("original", self.original), *robust, ("reconstruction", self.reconstruction)]
 
@@ -128,26 +128,26 @@ def _group(group: Group, anchor: str, is_open: bool) -> str:
     verdicts = [card.verdict for card in group.cards]
     told = tally(verdicts) or counted(len(verdicts), "victim")
     cards = "".join(map(_card, group.cards))
-    widest = max((len(card.pictures()) for card in group.cards), default=2)
+    widest = max((len(card.images()) for card in group.cards), default=2)
     return (
         f'<details class="group" id="{anchor}"{" open" if is_open else ""}>\n'
         f'<summary><h3>{text(group.defense)} <span class="against">against {text(group.attack)}</span></h3>'
         f'<span class="tally">{bar(verdicts)}{told}</span></summary>\n{paragraph(group.note, "note")}'
-        f'<div class="cards" style="--pictures:{widest}">\n{cards}</div>\n</details>\n'
+        f'<div class="cards" style="--images:{widest}">\n{cards}</div>\n</details>\n'
     )
 
 
 def _card(card: Card) -> str:
     name = text(card.name)
-    pictures = "".join(
+    images = "".join(
         f"<figure>{image(pixels, f'{card.name}, {label}')}<figcaption>{label}</figcaption></figure>"
-        for label, pixels in card.pictures()
+        for label, pixels in card.images()
     )
     scores = "".join(f"<div><dt>{text(n)}</dt><dd>{text(value)}</dd></div>" for n, value in card.scores)
     verdict = card.verdict or ""
     return (
         f'<article class="card {verdict}" data-verdict="{verdict}">\n'
         f"<header><h4>{name}</h4>{badge(card.verdict) if card.verdict else ''}</header>\n"
-        f'<div class="trio">{pictures}</div>\n'
+        f'<div class="trio">{images}</div>\n'
         f"{f'<dl>{scores}</dl>' if scores else ''}</article>\n"
     )

@@ -1,4 +1,4 @@
-"""One self-contained HTML page: no request, pictures inlined, light and dark, ready to print."""
+"""One self-contained HTML page: no request, images inlined, light and dark, ready to print."""
 
 import base64
 import hashlib

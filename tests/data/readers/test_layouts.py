@@ -94,7 +94,7 @@ def test_cifar10_of_another_shape(
     assert "data_batch_2" in str(error.value)
 
 
-def test_cifar10_pictures(
+def test_cifar10_images(
     tmp_path: Path, sample_pixels: Pixels, sample_labels: list[int], tar: Write, spread: Write
 ) -> None:
     rows = sample_pixels.transpose(0, 2, 3, 1).reshape(200, 1024, 3)

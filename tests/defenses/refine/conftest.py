@@ -1,4 +1,4 @@
-"""A model and pictures in float64, in which a wrong equation stands out from rounding."""
+"""A model and images in float64, in which a wrong equation stands out from rounding."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def task(backwards: nn.Module) -> Task:
 
 
 @pytest.fixture(scope="module")
-def pictures() -> tuple[Tensor, Tensor]:
-    """32 victims of one picture each."""
+def images() -> tuple[Tensor, Tensor]:
+    """32 victims of one image each."""
     sample = load_sample()
     return sample.images[:32, None].double(), sample.labels[:32, None]

@@ -62,7 +62,7 @@ def by_hand(
 )
 def test_the_papers_descent_where_utility_has_a_say(
     backwards: nn.Module,
-    pictures: tuple[Tensor, Tensor],
+    images: tuple[Tensor, Tensor],
     relative: bool,
     power: float,
     tau: float,
@@ -75,7 +75,7 @@ def test_the_papers_descent_where_utility_has_a_say(
     with torch.no_grad():
         for value in model.parameters():
             value.mul_(2)
-    x, y = pictures[0][:2, 0], pictures[1][:2, 0]
+    x, y = images[0][:2, 0], images[1][:2, 0]
     network = copy.deepcopy(EvaluationNetwork.bundled()).double()
     settings: dict[str, Any] = {
         "relative": relative,
@@ -100,7 +100,7 @@ SIGNED: dict[str, Any] = {"iterations": 1, "granularity": "sample", "beta": 0.0,
 
 
 def signs_of(task: Task, x: Tensor, y: Tensor) -> Tensor:
-    """The sign of every victim's one picture; refuses uploads that are neither g* nor 2g − g*."""
+    """The sign of every victim's one image; refuses uploads that are neither g* nor 2g − g*."""
     real = NoDefense().protect(task, x, y).flat()
     star = Refiner(**SIGNED).protect(task, x, y, seed=0).flat()
     upload = Refiner(random_sign=True, **SIGNED).protect(task, x, y, seed=0).flat()
@@ -111,25 +111,25 @@ def signs_of(task: Task, x: Tensor, y: Tensor) -> Tensor:
 
 
 def test_a_random_sign_mirrors_about_half_of_the_uploads_at_the_real_gradient(
-    task: Task, pictures: tuple[Tensor, Tensor]
+    task: Task, images: tuple[Tensor, Tensor]
 ) -> None:
-    x, y = pictures
+    x, y = images
     signs = signs_of(task, x, y)
     assert 8 <= (signs < 0).sum() <= 24
     order = torch.randperm(32)
     assert torch.equal(signs_of(task, x[order], y[order]), signs[order])
 
 
-def test_the_sign_is_not_told_by_the_noise(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
-    x, y = pictures
+def test_the_sign_is_not_told_by_the_noise(task: Task, images: tuple[Tensor, Tensor]) -> None:
+    x, y = images
     bare, _ = Refiner(**{**SIGNED, "iterations": 0}).refine(task, x, y, seed=0)
     noise = (bare - x).flatten(1).sign()
     agree = (noise * signs_of(task, x, y)[:, None]).mean(0)
     assert agree[0].abs() < 0.6 and agree.mean().abs() < 0.1
 
 
-def test_a_batch_uploads_the_mean_of_its_signed_samples(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
-    x, y = pictures
+def test_a_batch_uploads_the_mean_of_its_signed_samples(task: Task, images: tuple[Tensor, Tensor]) -> None:
+    x, y = images
     signed = Refiner(random_sign=True, **SIGNED)
     alone = signed.protect(task, x, y, seed=0).flat()
     together = signed.protect(task, x[:, 0], y[:, 0], seed=0).flat()

@@ -107,9 +107,9 @@ def after(steps: int, task: Task, x: Tensor, y: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("iterations", "half"), [(5, 3), (4, 2)])
 def test_a_known_batch_goes_on_for_half_the_iterations(
-    task: Task, pictures: tuple[Tensor, Tensor], iterations: int, half: int
+    task: Task, images: tuple[Tensor, Tensor], iterations: int, half: int
 ) -> None:
-    x, y = pictures[0][:2], pictures[1][:2]
+    x, y = images[0][:2], images[1][:2]
     warm = Refiner(iterations=iterations, warm_start=True, **DESCENT)
     for steps in (iterations, iterations + half):
         expected = after(steps, task, x, y)
@@ -117,10 +117,8 @@ def test_a_known_batch_goes_on_for_half_the_iterations(
         torch.testing.assert_close(warm.refine(task, x, y)[0], expected, rtol=1e-9, atol=1e-9)
 
 
-def test_a_batch_known_in_part_goes_on_for_all_iterations(
-    task: Task, pictures: tuple[Tensor, Tensor]
-) -> None:
-    x, y = pictures[0][:3], pictures[1][:3]
+def test_a_batch_known_in_part_goes_on_for_all_iterations(task: Task, images: tuple[Tensor, Tensor]) -> None:
+    x, y = images[0][:3], images[1][:3]
     warm = Refiner(iterations=3, warm_start=True, **DESCENT)
     warm.refine(task, x[:2], y[:2])
     found, _ = warm.refine(task, x, y)
@@ -128,7 +126,7 @@ def test_a_batch_known_in_part_goes_on_for_all_iterations(
     torch.testing.assert_close(found[2:], after(3, task, x[2:], y[2:]), rtol=1e-9, atol=1e-9)
 
 
-def test_without_a_warm_start_every_round_is_the_same(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
-    x, y = pictures[0][:2], pictures[1][:2]
+def test_without_a_warm_start_every_round_is_the_same(task: Task, images: tuple[Tensor, Tensor]) -> None:
+    x, y = images[0][:2], images[1][:2]
     cold = Refiner(iterations=2, warm_start=False, **DESCENT)
     assert torch.equal(cold.refine(task, x, y)[0], cold.refine(task, x, y)[0])

@@ -8,16 +8,16 @@ from refiner.defenses.refine.privacy import noise_share, squared_error
 from refiner.evaluation.network import EvaluationNetwork
 
 
-def victims(pictures: tuple[Tensor, Tensor]) -> Tensor:
-    """Three victims of two pictures."""
-    return pictures[0][:6, 0].unflatten(0, (3, 2))
+def victims(images: tuple[Tensor, Tensor]) -> Tensor:
+    """Three victims of two images."""
+    return images[0][:6, 0].unflatten(0, (3, 2))
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-1.0, 1.0), (0.0, 255.0)])
 def test_the_share_of_noise_is_the_mean_of_d_whatever_the_range(
-    pictures: tuple[Tensor, Tensor], low: float, high: float
+    images: tuple[Tensor, Tensor], low: float, high: float
 ) -> None:
-    network, x = EvaluationNetwork.bundled(), victims(pictures)
+    network, x = EvaluationNetwork.bundled(), victims(images)
     x = torch.cat([x[:1], 0.5 * x[1:] + 0.5 * torch.rand_like(x[1:])])
     found = noise_share(network, low + (high - low) * x, low, high)
     each = network.score(x.flatten(0, 1).float())
@@ -29,9 +29,9 @@ def test_the_share_of_noise_is_the_mean_of_d_whatever_the_range(
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-1.0, 3.0)])
 def test_the_squared_error_is_the_mean_over_pixels_in_units_of_the_range(
-    pictures: tuple[Tensor, Tensor], low: float, high: float
+    images: tuple[Tensor, Tensor], low: float, high: float
 ) -> None:
-    x = victims(pictures)
+    x = victims(images)
     real, robust = (low + (high - low) * t for t in (x, x.flip(-1)))
     for victim, found in enumerate(squared_error(robust, real, low, high)):
         torch.testing.assert_close(found, torch.nn.functional.mse_loss(x[victim].flip(-1), x[victim]))

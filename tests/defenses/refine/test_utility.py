@@ -27,9 +27,9 @@ def written(values: Parameters, real: Parameters, other: Parameters, tau: float,
     return um
 
 
-def gradients_of(task: Task, pictures: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Real gradients of three victims, and those of their pictures in negative."""
-    x, y = pictures[0][:3], pictures[1][:3]
+def gradients_of(task: Task, images: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Real gradients of three victims, and those of their images in negative."""
+    x, y = images[0][:3], images[1][:3]
     return flatten(gradients(task, x, y)), flatten(gradients(task, 1 - x, y))
 
 
@@ -37,9 +37,9 @@ def gradients_of(task: Task, pictures: tuple[Tensor, Tensor]) -> tuple[Tensor, T
 @powers
 @decays
 def test_value_slope_and_curvature_are_those_of_the_equation(
-    task: Task, pictures: tuple[Tensor, Tensor], tau: float, power: float, relative: bool
+    task: Task, images: tuple[Tensor, Tensor], tau: float, power: float, relative: bool
 ) -> None:
-    target, other = gradients_of(task, pictures)
+    target, other = gradients_of(task, images)
     um = utility(task, task.parameters(), target, tau=tau, element_power=power, relative=relative)
     values = task.parameters()
     along, across = torch.randn_like(target), torch.randn_like(target)
@@ -63,8 +63,8 @@ def test_value_slope_and_curvature_are_those_of_the_equation(
         torch.testing.assert_close(um.dot(along, across)[victim], bend @ across[victim], **EXACT)
 
 
-def test_each_victim_is_weighed_by_its_own_model(task: Task, pictures: tuple[Tensor, Tensor]) -> None:
-    target, other = gradients_of(task, pictures)
+def test_each_victim_is_weighed_by_its_own_model(task: Task, images: tuple[Tensor, Tensor]) -> None:
+    target, other = gradients_of(task, images)
     models = torch.randn(3, task.size, dtype=torch.float64)
     settings = {"tau": 0.5, "element_power": 1.0, "relative": False}
     own = utility(task, task.each(models).parameters(), target, **settings).value(other - target)
@@ -77,9 +77,9 @@ def test_each_victim_is_weighed_by_its_own_model(task: Task, pictures: tuple[Ten
 
 @powers
 def test_relative_um_of_a_zero_gradient_is_one(
-    task: Task, pictures: tuple[Tensor, Tensor], power: float
+    task: Task, images: tuple[Tensor, Tensor], power: float
 ) -> None:
-    target, _ = gradients_of(task, pictures)
+    target, _ = gradients_of(task, images)
     um = utility(task, task.parameters(), target, tau=0.5, element_power=power, relative=True)
     torch.testing.assert_close(um.value(-target), torch.ones(3, dtype=torch.float64), **EXACT)
 

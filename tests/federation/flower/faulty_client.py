@@ -6,7 +6,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord
 
 from refiner.federation.flower.client import client_app
-from refiner.federation.flower.private import folder_of
+from refiner.federation.flower.client_secrets import folder_of
 
 
 def faulty(message: Message, context: Context, call_next) -> Message:  # type: ignore[no-untyped-def]

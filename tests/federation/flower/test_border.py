@@ -19,8 +19,8 @@ from refiner.defenses import Chain, DPGaussian, NoDefense, Pruning, Quantisation
 from refiner.errors import DataError, RefinerError, SettingError
 from refiner.federation.flower import defense_mod, secret
 from refiner.federation.flower.client import ClientSettings, client_app
-from refiner.federation.flower.rules import Rules
-from refiner.federation.flower.wire import Order, answer, from_arrays, read_answer
+from refiner.federation.flower.messages import Order, answer, from_arrays, read_answer
+from refiner.federation.flower.run_config import Rules
 from refiner.federation.local import get_parameters
 from refiner.models import LeNet
 
@@ -116,7 +116,7 @@ def test_the_noise_is_the_operating_systems_unless_the_client_says_otherwise(tmp
     own, study = client(tmp_path / "own", defense=noisy, seed=None), client(tmp_path / "study", defense=noisy)
     assert not np.array_equal(sent(own), sent(own))
     assert np.array_equal(sent(study), sent(study))
-    # Refiner's noise hangs on the secret: the same at every upload of a picture, another for another client.
+    # Refiner's noise depends on the secret: the same at every upload of an image, another for another client.
     refined = {"defense": "refiner:iterations=1", "seed": None, "clients": 1}
     one, two = (client(tmp_path / name, **refined) for name in ("one", "two"))
     assert np.array_equal(sent(one), sent(one))

@@ -19,8 +19,8 @@ from refiner import Task
 from refiner.errors import RefinerError
 from refiner.federation import Experiment, Training, run_experiment
 from refiner.federation.flower.client import protected_move
+from refiner.federation.flower.messages import Order
 from refiner.federation.flower.study import rules_of, write_app, write_clients
-from refiner.federation.flower.wire import Order
 from refiner.federation.local import get_parameters
 from refiner.federation.schedule import derived
 from refiner.models import build
@@ -128,7 +128,7 @@ def test_in_a_server_app_of_ones_own(shared: Any, tmp_path: Path) -> None:
 
 
 def test_neither_raw_gradient_nor_secret_crosses(shared: Any, tmp_path: Path) -> None:
-    """A client without a study's seed: its noise hangs on a secret that lies with it."""
+    """A client without a study's seed: its noise depends on a secret that lies with it."""
     training = Training(rounds=1, clients=2, batch=8, lr=0.1, seed=None)
     home, uploads = shared.homes[0], {}
     for defense in ("none", "refiner:iterations=3,warm_start=true"):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from refiner.federation.flower.rules import Rules
+from refiner.federation.flower.run_config import Rules
 from refiner.federation.flower.study import app_text
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "flower"

@@ -45,7 +45,7 @@ def test_the_others_go_on(faulty: Any, tmp_path: Path) -> None:
     (homes[1] / "fault").write_text("slow")
     (homes[2] / "fault").unlink()
     own = (homes[2] / "client.json").read_text()
-    # The pictures lie outside of what it is told to expect, so that it refuses them.
+    # The images lie outside of what it is told to expect, so that it refuses them.
     refusing = json.loads(own) | {"defense": "refiner:input_range=(0,0.5)"}
     (homes[2] / "client.json").write_text(json.dumps(refusing))
     (homes[3] / "fault").write_text("slow")

@@ -22,8 +22,8 @@ from refiner import Task
 from refiner.federation import Experiment, Keeping, Training
 from refiner.federation.flower.aggregation import Secure, make_aggregation
 from refiner.federation.flower.client import ClientSettings, make_move
+from refiner.federation.flower.messages import Order
 from refiner.federation.flower.study import follow
-from refiner.federation.flower.wire import Order
 from refiner.federation.local import get_parameters, weighted_mean
 from refiner.federation.schedule import derived
 from refiner.models import build

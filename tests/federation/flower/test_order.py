@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from refiner.errors import DataError, SettingError
 from refiner.federation.flower.aggregation import Ask
-from refiner.federation.flower.wire import Order, order_digest
+from refiner.federation.flower.messages import Order, order_digest
 
 ORDER = Order(round=1, model="lenet", classes=10, batch=4, local_steps=1, lr=0.1)
 CHANGES: dict[str, Any] = {

@@ -13,17 +13,17 @@ from refiner.data import load_sample
 from refiner.errors import DataError, SettingError
 from refiner.federation import Experiment, Training
 from refiner.federation.flower.client import ClientSettings, protected_move
+from refiner.federation.flower.messages import Order
 from refiner.federation.flower.own_data import client_data
-from refiner.federation.flower.rules import Rules
+from refiner.federation.flower.run_config import Rules
 from refiner.federation.flower.study import rules_of, write_clients
-from refiner.federation.flower.wire import Order
 from refiner.federation.local import get_parameters
 from refiner.models import LeNet
 
 ZOO = ["cat", "dog", "fox"]
 
 
-def pictures(folder: Path, *names: str, side: int = 32) -> str:
+def images(folder: Path, *names: str, side: int = 32) -> str:
     for number, name in enumerate(names):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         pixels = (load_sample().images[number] * 255).byte().permute(1, 2, 0).numpy()
@@ -48,19 +48,19 @@ def test_a_client_of_its_own_trains_on_all_of_its_data(tmp_path: Path) -> None:
     assert samples(tmp_path / "part", data="sample", clients=2) == 80
 
 
-def test_a_few_pictures_are_enough(tmp_path: Path) -> None:
-    held = pictures(tmp_path / "zoo", "cat/0.png", "dog/1.png")
+def test_a_few_images_are_enough(tmp_path: Path) -> None:
+    held = images(tmp_path / "zoo", "cat/0.png", "dog/1.png")
     assert samples(tmp_path / "client", 2, data=held) == 2
 
 
 def test_a_training_split_is_all_of_it(tmp_path: Path) -> None:
-    held = pictures(tmp_path / "zoo", "train/cat/0.png", "train/dog/1.png", "test/cat/2.png")
+    held = images(tmp_path / "zoo", "train/cat/0.png", "train/dog/1.png", "test/cat/2.png")
     assert samples(tmp_path / "client", 2, data=held) == 2
 
 
 def test_one_list_of_classes_for_folders_that_differ(tmp_path: Path) -> None:
-    one = pictures(tmp_path / "one", "cat/0.png", "dog/1.png")
-    two = pictures(tmp_path / "two", "dog/0.png", "fox/1.png")
+    one = images(tmp_path / "one", "cat/0.png", "dog/1.png")
+    two = images(tmp_path / "two", "dog/0.png", "fox/1.png")
     assert client_data(one, 3, classes=ZOO).labels.tolist() == [0, 1]
     assert client_data(two, 3, classes=ZOO).labels.tolist() == [1, 2]
     assert samples(tmp_path / "client", 3, data=two, classes=ZOO) == 2
@@ -69,7 +69,7 @@ def test_one_list_of_classes_for_folders_that_differ(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_does_not_fit_is_told_how_to(tmp_path: Path) -> None:
-    held = pictures(tmp_path / "zoo", "cat/0.png", "dog/1.png")
+    held = images(tmp_path / "zoo", "cat/0.png", "dog/1.png")
     for wanted in (1, 3):
         with pytest.raises(DataError) as told:
             client_data(held, wanted)
@@ -90,8 +90,8 @@ def test_a_label_that_the_model_has_not() -> None:
 
 
 def test_a_size_of_ones_own(tmp_path: Path) -> None:
-    pictures(tmp_path / "zoo", "cat/0.png", "dog/1.png", side=48)
-    held = pictures(tmp_path / "zoo", "cat/2.png", "dog/3.png", side=40)
+    images(tmp_path / "zoo", "cat/0.png", "dog/1.png", side=48)
+    held = images(tmp_path / "zoo", "cat/2.png", "dog/3.png", side=40)
     with pytest.raises(DataError, match="set size to make them equal"):
         samples(tmp_path / "client", 2, data=held)
     assert samples(tmp_path / "client", 2, data=held, size=32) == 4

@@ -21,12 +21,12 @@ from refiner.errors import DataError, ProtectionError, SettingError
 from refiner.federation import Experiment, Training, run_experiment
 from refiner.federation.flower import nodes, server
 from refiner.federation.flower.client import client_app
+from refiner.federation.flower.messages import Order, answer, to_arrays
 from refiner.federation.flower.nodes import Nodes
-from refiner.federation.flower.rules import Rules
+from refiner.federation.flower.run_config import Rules
 from refiner.federation.flower.server import RemoteClients
 from refiner.federation.flower.strategy import MeanMove
 from refiner.federation.flower.study import write_clients
-from refiner.federation.flower.wire import Order, answer, to_arrays
 from refiner.federation.local import get_parameters, set_parameters, weighted_mean
 from refiner.federation.schedule import derived
 from refiner.models import LeNet, build
@@ -35,7 +35,7 @@ RUN = 77
 SHAPES = {"weight": torch.Size([2, 3]), "bias": torch.Size([2])}
 VALUES = torch.linspace(-1, 1, 8)
 TRAINING = Training(clients=3, batch=8, lr=0.1)
-# By node: unlike in size, so that the bits of their sum hang on the order in which they are added up.
+# By node: unlike in size, so that the bits of their sum depend on the order in which they are added up.
 MOVES = {3: 1000.3, 11: 0.7, 20: -777.7}
 SAMPLES = {3: 4, 11: 7, 20: 2}
 

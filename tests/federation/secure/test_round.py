@@ -234,7 +234,7 @@ def test_ids_may_be_as_large_as_flowers() -> None:
         ({"order": b"1" * 32}, False),
     ],
 )
-def test_the_context_hangs_on_every_setting(change: dict[str, Any], same: bool) -> None:
+def test_the_context_depends_on_every_setting(change: dict[str, Any], same: bool) -> None:
     base = {"session": "a", "round": 1, "identities": KNOWN, "size": 4, "threshold": 3}
     assert (Agreement(**base).context == Agreement(**(base | change)).context) == same
 

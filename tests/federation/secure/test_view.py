@@ -44,7 +44,7 @@ def test_a_masked_vector_is_uniform_whatever_the_update(
     assert chi_square(masked_by(make_round(3, 2, size=SIZE, encoding=encoding), update)) < LIMIT
 
 
-def test_a_masked_vector_does_not_hang_on_the_update(make_round: Make) -> None:
+def test_a_masked_vector_does_not_depend_on_the_update(make_round: Make) -> None:
     update = 60 * (2 * torch.rand(SIZE) - 1)
     raw = masked_by(make_round(3, 2, size=SIZE), update)
     values = np.frombuffer(raw, dtype="<u8")[:-1]
@@ -75,7 +75,7 @@ def test_a_late_vector_stays_masked_when_its_pair_masks_are_lifted(make_round: M
     assert chi_square(vector.tobytes()) < LIMIT
 
 
-def test_nothing_else_that_a_client_sends_hangs_on_its_update(make_round: Make) -> None:
+def test_nothing_else_that_a_client_sends_depends_on_its_update(make_round: Make) -> None:
     play = make_round(3, 2, size=SIZE)
     keys = play.server.keys(play.adverts())
     sealed = play.server.relay(play.shares(keys))

@@ -9,17 +9,17 @@ Pair = tuple[int, int]
 _BLOCK = 256
 
 
-def fold(columns: Tensor, picture: Pair, kernel: Pair, dilation: Pair, padding: Pair, stride: Pair) -> Tensor:
+def fold(columns: Tensor, image: Pair, kernel: Pair, dilation: Pair, padding: Pair, stride: Pair) -> Tensor:
     """`F.fold(columns [N, C·h·w, H'·W'], …)`, `[N, C, H, W]`, added up in float32."""
     columns = columns.contiguous()
     channels = columns.shape[1] // (kernel[0] * kernel[1])
-    out = columns.new_empty(len(columns), channels, *picture)
+    out = columns.new_empty(len(columns), channels, *image)
     high, wide = (
-        (picture[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in (0, 1)
+        (image[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1 for i in (0, 1)
     )
     with torch.cuda.device(out.device):
         _fold[(triton.cdiv(out.numel(), _BLOCK),)](
-            columns, out, out.numel(), *picture, high, wide, *kernel, *dilation, *padding, *stride, _BLOCK
+            columns, out, out.numel(), *image, high, wide, *kernel, *dilation, *padding, *stride, _BLOCK
         )
     return out
 

@@ -60,7 +60,7 @@ def _batch(content: bytes, name: str, key: str) -> tuple[Block, NDArray[np.int64
     return pixels.reshape(-1, 3, 32, 32), np.array(labels, dtype=np.int64)
 
 
-def read_cifar10_pictures(path: Path) -> Mapping[str, Raw] | None:
+def read_cifar10_images(path: Path) -> Mapping[str, Raw] | None:
     """The npm package, packed or unpacked: PNGs with one image a row, 1,024 pixels each, labels in JSON."""
     sheets = {split: [f"{name}.png" for name in names] for split, names in _BATCHES_10.items()}
     held = gather(path, [*_LABELS.values(), *(name for names in sheets.values() for name in names)])

@@ -29,7 +29,7 @@ def people(files: list[str]) -> tuple[list[str], list[int]]:
 
 
 def read_lfw(path: Path) -> Mapping[str, Raw] | None:
-    """All pictures by file name, the middle 128×128 of each at 32×32; a label is the number of a person.
+    """All images by file name, the middle 128×128 of each at 32×32; a label is the number of a person.
 
     >>> read_lfw(Path("absent")) is None
     True
@@ -41,7 +41,7 @@ def read_lfw(path: Path) -> Mapping[str, Raw] | None:
         return None
     places = {name.rsplit("/", 1)[-1]: name for name in files.names}
     if len(places) < len(files.names):
-        raise DataError(f"{path}: some pictures are there twice, expected one folder of people")
+        raise DataError(f"{path}: some images are there twice, expected one folder of people")
     order = sorted(places)
     return {
         "all": Raw(

@@ -1,4 +1,4 @@
-"""Encoded pictures of any size as pixels of one size."""
+"""Encoded images of any size as pixels of one size."""
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -15,9 +15,9 @@ _PIECE = 512
 
 
 def pixels_of(source: Path | bytes, name: str, size: int | None = None, centre: int | None = None) -> Block:
-    """A picture as uint8 [3, H, W]: its middle `centre` × `centre` if given, brought to `size` if given.
+    """An image as uint8 [3, H, W]: its middle `centre` × `centre` if given, brought to `size` if given.
 
-    >>> pixels_of(b"no picture", "a.png")
+    >>> pixels_of(b"no image", "a.png")
     Traceback (most recent call last):
     refiner.errors.DataError: a.png: not an image that can be read (cannot identify image file)
     """
@@ -42,7 +42,7 @@ def scaled(image: Block, size: int | None) -> Block:
 
 
 def in_blocks(names: Iterable[str], read: Callable[[str], Block]) -> Iterator[Block]:
-    """Pictures one after another, in blocks; all must be of one size.
+    """Images one after another, in blocks; all must be of one size.
 
     >>> [block.shape for block in in_blocks("ab", lambda name: np.zeros((3, 4, 4), np.uint8))]
     [(2, 3, 4, 4)]

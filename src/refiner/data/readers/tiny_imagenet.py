@@ -67,7 +67,7 @@ def _raw(
 
 
 def _annotated(files: Files) -> dict[str, str]:
-    """The class of each validation picture, by its file name."""
+    """The class of each validation image, by its file name."""
     listed = [name for name in files.names if name.endswith("val_annotations.txt")]
     rows = (line.split("\t") for name in listed[:1] for line in _text(files, name).splitlines())
     return {row[0]: row[1] for row in rows if len(row) >= 2}

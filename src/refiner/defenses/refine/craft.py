@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from refiner.core.capture import beside
+from refiner.core.cuda_graphs import beside
 from refiner.core.gradients import directional, flatten, gradients
 from refiner.core.precision import tensor_float32
 from refiner.core.task import Parameters, Task

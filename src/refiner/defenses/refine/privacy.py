@@ -19,12 +19,12 @@ _QUICK: WeakKeyDictionary[EvaluationNetwork, EvaluationNetwork] = WeakKeyDiction
 
 def noise_share(network: EvaluationNetwork, x: Tensor, low: float, high: float) -> Tensor:
     """PM of every victim, `[V]`: the mean of D over its batch `x [V, B, C, H, W]` of values in low..high."""
-    pictures = x if (low, high) == (0.0, 1.0) else (x - low) / (high - low)
+    images = x if (low, high) == (0.0, 1.0) else (x - low) / (high - low)
     if not x.is_cuda:
-        plain: Tensor = network(pictures.to(network.linear.weight.dtype))
+        plain: Tensor = network(images.to(network.linear.weight.dtype))
         return plain.mean(1).to(x.dtype)
     # D moves by less than 0.01 in bfloat16; the gradient that leaves is never computed so.
-    flat = pictures.flatten(0, 1).to(torch.bfloat16, memory_format=torch.channels_last)
+    flat = images.flatten(0, 1).to(torch.bfloat16, memory_format=torch.channels_last)
     quick: Tensor = _quick(network)(flat)
     return quick.view(x.shape[:2]).mean(1).to(x.dtype)
 

@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from refiner.core.capture import beside
+from refiner.core.cuda_graphs import beside
 from refiner.defenses.refine.utility import TINY, Utility
 
 Gradient = Callable[[Tensor], Tensor]
@@ -62,7 +62,7 @@ class Problem:
     privacy: Callable[[Tensor], Tensor]
     beta: float
     floor: float
-    """Relative gradient distance below which the match has no say: nearer shows the picture."""
+    """Relative gradient distance below which the match has no say: nearer shows the image."""
     probe: float
     real: Tensor | None = None
     """The real data, if what is uploaded is the gradient's expansion about them ("straight")."""

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 from refiner import checks
 from refiner.core.task import Task
+from refiner.defenses.refine.initialization import STARTS
 from refiner.defenses.refine.privacy import PRIVACIES
 from refiner.defenses.refine.solver import SOLVERS
-from refiner.defenses.refine.start import STARTS
 from refiner.errors import DataError, SettingError
 from refiner.evaluation.network import EvaluationNetwork
 
@@ -51,19 +51,19 @@ class Settings:
     relative: bool = True
     """Whether UM is a share of its value for a zero gradient; the paper's raw UM is of the order 1e-7."""
     floor: float = 0.4
-    """Relative gradient distance at which the match ends, since a nearer one shows the picture; below a
+    """Relative gradient distance at which the match ends, since a nearer one shows the image; below a
     twentieth of it nothing leaves. For a batch it is divided by √B, as the errors of B samples alone would
     average. 0 for none."""
     granularity: str = "batch"
     """Match the gradient of each "batch" as one, or of each "sample" alone and upload the mean."""
     upload: str = "curved"
     """Upload the gradient of robust data ("curved", the paper's), or its first-order part g + J·(x* − x)
-    ("straight"): that one has no mean error, but it hangs on x as well as on x*, and an attacker who knows
+    ("straight"): that one has no mean error, but it depends on x as well as on x*, and an attacker who knows
     the form can find both. Use it to study."""
     random_sign: bool = False
     """Upload g ± (g* − g) with a random sign, for single samples: no mean error; weak as "straight" is."""
     warm_start: bool = False
-    """Begin with the robust data of earlier rounds, by the picture and, if given, its id, and halve ι for a
+    """Begin with the robust data of earlier rounds, by the image and, if given, its id, and halve ι for a
     batch that is known as a whole. Twice as fast; but a batch is matched as one, and with every round its
     samples' own gradients come nearer to the real ones: what they hide wears off."""
     clamp: bool = False

@@ -11,7 +11,7 @@ try:
 except ImportError:
     raise RefinerError("Flower is not installed: pip install 'refiner[flower]'") from None
 
+from refiner.federation.flower.client_secrets import secret
 from refiner.federation.flower.mod import defense_mod
-from refiner.federation.flower.private import secret
 
 __all__ = ["defense_mod", "secret"]

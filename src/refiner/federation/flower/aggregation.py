@@ -11,7 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from refiner import checks
 from refiner.errors import DataError, SettingError
-from refiner.federation.flower.private import others_may
+from refiner.federation.flower.client_secrets import others_may
 from refiner.federation.secure import STEPS, AggregationError, Agreement, FixedPoint
 from refiner.federation.secure.messages import ids_from_bytes, ids_to_bytes
 from refiner.federation.secure.primitives import DIGEST_BYTES

@@ -25,10 +25,10 @@ from refiner.data.partition import make_partition
 from refiner.defenses import make_defense
 from refiner.errors import DataError
 from refiner.federation.flower.aggregation import Secure, make_aggregation, session_of
+from refiner.federation.flower.client_secrets import folder_of, remember, remembered, secret_in
+from refiner.federation.flower.messages import Order, Shapes, answer, from_arrays
 from refiner.federation.flower.own_data import client_data
-from refiner.federation.flower.private import folder_of, remember, remembered, secret_in
 from refiner.federation.flower.secure_client import Member
-from refiner.federation.flower.wire import Order, Shapes, answer, from_arrays
 from refiner.federation.local import LocalClients, get_parameters, set_parameters
 from refiner.federation.schedule import Schedule, derived
 from refiner.federation.settings import Training
@@ -53,7 +53,7 @@ class ClientSettings:
     defense: str
     """There is no default: a client without a defence says so with "none"."""
     size: int | None = None
-    """The side to which pictures of one's own are brought: that of the server's."""
+    """The side to which images of one's own are brought: that of the server's."""
     classes: Sequence[str] | None = None
     """The names of the server's classes in its order, by which the folders of `folder:PATH` are numbered."""
     clients: int = 1

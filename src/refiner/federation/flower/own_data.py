@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from refiner.data.form import Data
 from refiner.data.holdout import train_and_test
-from refiner.data.open import open_data
+from refiner.data.image_dataset import Data
+from refiner.data.load import open_data
 from refiner.errors import DataError
 
 

@@ -23,8 +23,8 @@ from refiner.federation.flower.aggregation import (
     read_identities,
     to_records,
 )
-from refiner.federation.flower.private import identity_in, others_may, write_private
-from refiner.federation.flower.wire import order_digest
+from refiner.federation.flower.client_secrets import identity_in, others_may, write_private
+from refiner.federation.flower.messages import order_digest
 from refiner.federation.secure import AggregationError, Agreement, SecureClient
 from refiner.federation.secure.messages import ids_to_bytes
 

@@ -9,7 +9,7 @@ from flwr.app import RecordDict
 
 from refiner.errors import RefinerError
 from refiner.federation.flower.aggregation import INTRODUCE, Ask, Secure, from_records
-from refiner.federation.flower.wire import order_digest
+from refiner.federation.flower.messages import order_digest
 from refiner.federation.secure import Aggregate, AggregationError, SecureServer
 from refiner.federation.secure.messages import ids_from_bytes
 from refiner.federation.secure.primitives import signed_by

@@ -17,12 +17,12 @@ from refiner.core.task import Task
 from refiner.errors import DataError, RefinerError, SettingError
 from refiner.federation.experiment import Experiment, run_experiment
 from refiner.federation.flower.aggregation import Secure, make_aggregation, read_identities, session_of
-from refiner.federation.flower.gathered import Gathered, too_few
+from refiner.federation.flower.messages import refusal, to_arrays
 from refiner.federation.flower.nodes import Nodes
-from refiner.federation.flower.rules import Rules, study_in
+from refiner.federation.flower.round_result import Gathered, too_few
+from refiner.federation.flower.run_config import Rules, study_in
 from refiner.federation.flower.secure_server import Exchange, SecureRounds
 from refiner.federation.flower.strategy import MeanMove
-from refiner.federation.flower.wire import refusal, to_arrays
 from refiner.federation.local import get_parameters
 from refiner.federation.secure import AggregationError
 from refiner.federation.training import Clients

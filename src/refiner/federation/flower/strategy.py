@@ -13,9 +13,9 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.errors import DataError, ProtectionError, RefinerError
-from refiner.federation.flower.gathered import Gathered, too_few
+from refiner.federation.flower.messages import Order, Shapes, from_arrays, read_answer, refusal, to_arrays
 from refiner.federation.flower.nodes import Nodes
-from refiner.federation.flower.wire import Order, Shapes, from_arrays, read_answer, refusal, to_arrays
+from refiner.federation.flower.round_result import Gathered, too_few
 from refiner.federation.local import weighted_mean
 from refiner.federation.schedule import participants
 from refiner.federation.settings import Training
@@ -115,7 +115,7 @@ class MeanMove(Strategy):
         good, asked = len(found), len(self._orders)
         if good < self.minimum:
             return Gathered(asked, rejected, good, failure=too_few(good, asked, self.minimum))
-        # In an order that does not hang on who was faster.
+        # In an order that does not depend on who was faster.
         moves, sizes = zip(*(found[node] for node in sorted(found)), strict=True)
         return Gathered(asked, rejected, good, weighted_mean(torch.stack(moves), sizes))
 

@@ -20,9 +20,9 @@ from refiner.errors import RefinerError
 from refiner.federation.experiment import Experiment, Outcome, check_folder
 from refiner.federation.flower.aggregation import Secure, identities_text, make_aggregation
 from refiner.federation.flower.client import ClientSettings
+from refiner.federation.flower.client_secrets import identity_in, write_private
 from refiner.federation.flower.deployment import Deployment
-from refiner.federation.flower.private import identity_in, write_private
-from refiner.federation.flower.rules import Rules
+from refiner.federation.flower.run_config import Rules
 from refiner.federation.server import make_server
 from refiner.federation.training import Keeping
 from refiner.files import write_whole

@@ -10,9 +10,8 @@ from torch import Tensor
 from refiner import checks
 from refiner.errors import DataError
 from refiner.federation.secure import primitives
-from refiner.federation.secure.agreement import Agreement
+from refiner.federation.secure.client_state import DONE, LEFT, Holding
 from refiner.federation.secure.errors import AggregationError
-from refiner.federation.secure.holding import DONE, LEFT, Holding
 from refiner.federation.secure.identity import Identity
 from refiner.federation.secure.masks import add_mask, add_pair_mask, commitment, pair_key, self_key
 from refiner.federation.secure.messages import (
@@ -30,6 +29,7 @@ from refiner.federation.secure.messages import (
     transcript,
 )
 from refiner.federation.secure.primitives import SHARE_BYTES, SIGNATURE_BYTES
+from refiner.federation.secure.round_config import Agreement
 
 
 class SecureClient:

@@ -8,7 +8,6 @@ import numpy as np
 from torch import Tensor
 
 from refiner.federation.secure import primitives
-from refiner.federation.secure.agreement import Agreement
 from refiner.federation.secure.errors import AggregationError
 from refiner.federation.secure.fixedpoint import Ring
 from refiner.federation.secure.masks import add_mask, add_pair_mask, commitment, pair_key, self_key
@@ -27,6 +26,7 @@ from refiner.federation.secure.messages import (
     transcript,
 )
 from refiner.federation.secure.primitives import SHARE_BYTES, SIGNATURE_BYTES
+from refiner.federation.secure.round_config import Agreement
 
 T = TypeVar("T")
 

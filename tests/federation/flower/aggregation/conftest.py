@@ -29,9 +29,9 @@ else:
         session_of,
     )
     from refiner.federation.flower.client import ClientSettings, client_app, make_move
+    from refiner.federation.flower.messages import Order
     from refiner.federation.flower.secure_server import SecureRounds
     from refiner.federation.flower.study import write_clients, write_identities
-    from refiner.federation.flower.wire import Order
     from refiner.federation.local import get_parameters, weighted_mean
     from refiner.models import LeNet
 

@@ -10,9 +10,9 @@ from flwr.app import Message, RecordDict
 from refiner.federation import Experiment, Training
 from refiner.federation.flower import client
 from refiner.federation.flower.aggregation import Ask, from_records
-from refiner.federation.flower.private import identity_in
+from refiner.federation.flower.client_secrets import identity_in
+from refiner.federation.flower.messages import order_digest
 from refiner.federation.flower.study import write_clients
-from refiner.federation.flower.wire import order_digest
 from refiner.federation.secure import AggregationError, Identity
 
 RUN = 77

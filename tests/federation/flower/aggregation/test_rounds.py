@@ -19,8 +19,8 @@ from refiner.federation import Experiment, Training
 from refiner.federation.flower import server
 from refiner.federation.flower.aggregation import Ask, Secure, from_records, session_of
 from refiner.federation.flower.client import ClientSettings
-from refiner.federation.flower.private import identity_in
-from refiner.federation.flower.rules import Rules
+from refiner.federation.flower.client_secrets import identity_in
+from refiner.federation.flower.run_config import Rules
 from refiner.federation.flower.secure_server import SecureRounds
 from refiner.federation.flower.server import RemoteClients
 from refiner.federation.local import weighted_mean

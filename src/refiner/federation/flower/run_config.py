@@ -31,7 +31,7 @@ class Rules:
     data: str = "sample"
     """On which the server tests; its training part gives the shape of the model."""
     size: int = 0
-    """The side to which pictures of one's own are brought; 0 leaves them as they are."""
+    """The side to which images of one's own are brought; 0 leaves them as they are."""
     model: str = "lenet"
     server: str = "fedavg"
     rounds: int = 10

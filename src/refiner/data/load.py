@@ -7,10 +7,10 @@ from refiner.checks import choice, integer, nearest
 from refiner.data.cache import Record, data_folder, read_record
 from refiner.data.catalogue import find
 from refiner.data.classes import checked_classes
-from refiner.data.direct import OPENERS
-from refiner.data.form import Data
+from refiner.data.image_dataset import Data
 from refiner.data.sample import load_sample
 from refiner.data.store import Progress, open_stored, verify_data
+from refiner.data.user_data import OPENERS
 from refiner.errors import DataError
 
 
@@ -19,7 +19,7 @@ def open_data(
 ) -> Data:
     """A source by name: `sample`, one of `SOURCES` from the cache, `folder:PATH`, `npz:PATH`, `parquet:PATH`.
 
-    Without a `split` it is `train`, or else the first that is there. `size` brings the pictures of one's own
+    Without a `split` it is `train`, or else the first that is there. `size` brings the images of one's own
     to that side; named sources have theirs. `classes` gives the folders of `folder:PATH` their numbers.
 
     >>> data = open_data("sample")

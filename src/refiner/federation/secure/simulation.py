@@ -8,11 +8,11 @@ from torch import Tensor
 from refiner import checks
 from refiner.core.update import Update
 from refiner.errors import DataError
-from refiner.federation.secure.agreement import Agreement
 from refiner.federation.secure.client import SecureClient
 from refiner.federation.secure.fixedpoint import FixedPoint
 from refiner.federation.secure.identity import Identity
 from refiner.federation.secure.messages import STEPS
+from refiner.federation.secure.round_config import Agreement
 from refiner.federation.secure.server import Aggregate, SecureServer
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from refiner.core import Task, gradients
-from refiner.core.capture import Captured, beside
+from refiner.core.cuda_graphs import Captured, beside
 from refiner.core.gradients import replayed
 from refiner.models import LeNet
 

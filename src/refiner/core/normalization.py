@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils.parametrize import is_parametrized
 
-from refiner.core import rows
+from refiner.core import norm_ops
 from refiner.errors import DataError
 
 
@@ -48,7 +48,7 @@ class _Standardise(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        return rows.standardise(x, eps)
+        return norm_ops.standardise(x, eps)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: tuple[Tensor, Tensor]) -> None:
@@ -75,7 +75,7 @@ class _Slope(torch.autograd.Function):
 
     @staticmethod
     def forward(v: Tensor, hat: Tensor, s: Tensor, t: Tensor) -> Tensor:
-        return rows.slope(v, hat, s, t)
+        return norm_ops.slope(v, hat, s, t)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, Tensor], output: Tensor) -> None:
@@ -84,7 +84,7 @@ class _Slope(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, c: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return rows.slopes_of_slope(c, *ctx.saved_tensors)
+        return norm_ops.slopes_of_slope(c, *ctx.saved_tensors)
 
     @staticmethod
     def jvp(ctx: Any, dv: Tensor, dhat: Tensor, ds: Tensor, dt: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ class _ScaleSlopes(torch.autograd.Function):
 
     @staticmethod
     def forward(v: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return rows.scale_slopes(v, x, w)
+        return norm_ops.scale_slopes(v, x, w)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Any) -> None:
@@ -146,7 +146,7 @@ class _ScaleSlopes(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, c: Tensor, c_w: Tensor, c_b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return rows.slopes_of_scale_slopes(c, c_w, c_b, *ctx.saved_tensors)
+        return norm_ops.slopes_of_scale_slopes(c, c_w, c_b, *ctx.saved_tensors)
 
     @staticmethod
     def jvp(ctx: Any, dv: Tensor, dx: Tensor, dw: Tensor) -> tuple[Tensor, Tensor, Tensor]:

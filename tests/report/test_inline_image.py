@@ -11,12 +11,12 @@ import torch
 from PIL import Image
 
 from refiner.errors import DataError
-from refiner.report import Comparison, Page, Picture, PictureRow, render_page, to_pixels
+from refiner.report import Comparison, ImageRow, InlineImage, Page, render_page, to_pixels
 
 
 def test_pixels_come_back_exactly() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (7, 5, 3), dtype=np.uint8)
-    row = PictureRow("r", [Picture(pixels, "a")])
+    row = ImageRow("r", [InlineImage(pixels, "a")])
     html = render_page(Page("t", "", parts=[Comparison("g", "", [row])]))
     (data,) = re.findall(r'src="data:image/png;base64,([^"]+)"', html)
     with Image.open(io.BytesIO(base64.b64decode(data))) as image:
@@ -45,7 +45,7 @@ def test_tensors_and_arrays_become_pixels() -> None:
         (np.full((3, 4, 5), np.nan), "images: hold NaN"),
     ],
 )
-def test_what_is_no_picture_is_refused(images: np.ndarray[Any, Any], told: str) -> None:
+def test_what_is_no_image_is_refused(images: np.ndarray[Any, Any], told: str) -> None:
     with pytest.raises(DataError, match=told):
         to_pixels(images)
 
@@ -61,9 +61,9 @@ def test_what_is_no_picture_is_refused(images: np.ndarray[Any, Any], told: str) 
 )
 def test_other_pixels_are_refused(pixels: np.ndarray[Any, Any]) -> None:
     with pytest.raises(DataError, match=r"pixels: .* expected uint8 \[height, width, 3\]"):
-        Picture(pixels, "a")
+        InlineImage(pixels, "a")
 
 
 def test_words_for_the_blind_are_required() -> None:
     with pytest.raises(DataError, match="alt: empty"):
-        Picture(np.zeros((4, 4, 3), np.uint8), " ")
+        InlineImage(np.zeros((4, 4, 3), np.uint8), " ")

@@ -11,7 +11,7 @@ from refiner.errors import DataError, SettingError
 
 @pytest.fixture
 def numbers() -> Data:
-    """Eleven pictures, each of its own number."""
+    """Eleven images, each of its own number."""
     images = torch.arange(11, dtype=torch.uint8).reshape(-1, 1, 1, 1).repeat(1, 3, 2, 2)
     return Data(images, torch.arange(11), 11, "numbers", "all")
 

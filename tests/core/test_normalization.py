@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from refiner.core.norms import write_out
+from refiner.core.normalization import write_out
 from refiner.errors import DataError
 
 Make = Callable[[], nn.Module]

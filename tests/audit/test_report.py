@@ -11,10 +11,10 @@ from tests.audit.conftest import QUICK
 
 from refiner.attacks import GGL, ThreatModel
 from refiner.audit import AuditResult, audit, report_page, write_report
-from refiner.audit.naming import pair_names, shared_settings
-from refiner.audit.page import COLUMNS, blind_means, page_verdict, table_rows
-from refiner.audit.public import choose_public
-from refiner.audit.words import summary
+from refiner.audit.display_names import pair_names, shared_settings
+from refiner.audit.public_images import choose_public
+from refiner.audit.report import COLUMNS, blind_means, page_verdict, table_rows
+from refiner.audit.summary import summary
 from refiner.core import Task
 from refiner.data import Sample
 from refiner.defenses import Chain, NoDefense, Refiner
@@ -54,7 +54,7 @@ def test_the_page_tells_what_was_found(audited: Audited) -> None:
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_whose_pictures_ggl_paints_is_told(task: Task, sample: Sample, own: bool) -> None:
+def test_whose_images_ggl_paints_is_told(task: Task, sample: Sample, own: bool) -> None:
     attack = GGL(iterations=1, generator=Generator(latent=4, width=8) if own else None)
     told = audit(
         task,
@@ -79,10 +79,10 @@ def test_a_row_for_every_pair_and_one_for_the_blind_guess(audited: Audited) -> N
 def test_the_blind_guess_stands_beside_every_score(audited: Audited, sample: Sample) -> None:
     found, original = audited("none"), sample.images[:3]
     public = choose_public(original)
-    assert public.pictures is not None
-    guess = best_guesses(original, public.pictures)
+    assert public.images is not None
+    guess = best_guesses(original, public.images)
     expected = {
-        "lpips": blind_guess(original, public.pictures, "lpips").best.mean(),
+        "lpips": blind_guess(original, public.images, "lpips").best.mean(),
         "noise": noise_ratio(guess).mean(),
         "top1_pixels": identify(guess, original, others=public.others).top1,
         "top1_lpips": identify(guess, original, "lpips", others=public.others).top1,
@@ -131,7 +131,7 @@ def test_both_ways_to_identify(audited: Audited) -> None:
 
 def test_the_thresholds_in_words(audited: Audited, task: Task, sample: Sample) -> None:
     told = (
-        "By the paper's thresholds a picture is visible at a PSNR of 15 dB or more, an SSIM of 0.5 or more, "
+        "By the paper's thresholds an image is visible at a PSNR of 15 dB or more, an SSIM of 0.5 or more, "
         "an LPIPS of 0.05 or less, a noise of 0.4 or less; LPIPS and noise are shown and have no vote."
     )
     assert told in html.unescape(render_page(report_page([audited("none")])))
@@ -139,7 +139,7 @@ def test_the_thresholds_in_words(audited: Audited, task: Task, sample: Sample) -
     attack = replace(QUICK, iterations=1)
     found = audit(task, sample.images[:1], sample.labels[:1], attack=attack, metrics=[], thresholds=own)
     page = html.unescape(render_page(report_page([found])))
-    assert "By the thresholds of this audit a picture is visible at a PSNR of 20 dB or more" in page
+    assert "By the thresholds of this audit an image is visible at a PSNR of 20 dB or more" in page
     assert "an LPIPS of 0.1 or less" in page and "By the paper's" not in page
 
 
@@ -154,7 +154,7 @@ def test_the_verdict_is_that_on_the_defence_in_question(audited: Audited) -> Non
     assert page_verdict([safe]) == "protected"
     assert "not shown: audit `none` beside it" in report_page([safe]).summary
     assert "not shown" not in report_page([open_, safe]).summary
-    assert "exposes none of 3 pictures, at" in report_page([safe]).summary
+    assert "exposes none of 3 images, at" in report_page([safe]).summary
 
 
 def judged(result: AuditResult, *verdicts: Verdict) -> AuditResult:
@@ -186,7 +186,7 @@ def test_what_chance_explains_is_not_told_as_exposure(audited: Audited) -> None:
     lucky = judged(audited("refiner"), NAMED, *[HIDDEN] * 89)
     assert lucky.verdict.level == "protected" and lucky.verdict.by_chance == 1
     page = report_page([lucky])
-    assert "With refiner, inverting exposes none of 90 pictures beyond chance" in page.summary
+    assert "With refiner, inverting exposes none of 90 images beyond chance" in page.summary
     assert "identification alone names 1, no more than chance explains" in page.summary
     assert "identification alone, at" not in page.summary
     assert "chance explains 1 of the exposed.</p>" in render_page(page)
@@ -196,7 +196,7 @@ def test_chance_beside_what_is_seen(audited: Audited) -> None:
     mixed = judged(audited("refiner"), NAMED, SEEN, SEEN, *[HIDDEN] * 87)
     assert mixed.verdict.by_chance == 1
     told = report_page([mixed]).summary
-    assert "exposes 2 of 90 pictures by PSNR alone, at" in told
+    assert "exposes 2 of 90 images by PSNR alone, at" in told
     assert "identification alone names 1 more, no more than chance explains" in told
     assert "chance explains 1 of the exposed; the others by PSNR alone.</p>" in render_page(
         report_page([mixed])
@@ -207,7 +207,7 @@ def test_more_than_chance_gives_is_told_as_exposure(audited: Audited) -> None:
     many = judged(audited("refiner"), *[NAMED] * 9, *[HIDDEN] * 81)
     assert many.verdict.by_chance == 0
     told = report_page([many]).summary
-    assert "exposes 9 of 90 pictures by identification alone, at" in told and "chance" not in told
+    assert "exposes 9 of 90 images by identification alone, at" in told and "chance" not in told
 
 
 def test_audits_of_one_name_are_told_apart(audited: Audited) -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from refiner.data import SOURCES, get_data, load_dataset, open_data, verify
-from refiner.data import get as module
+from refiner.data import fetch as module
 from refiner.data.cache import cache_folder, data_folder, read_record
 from refiner.data.download import Published
 from refiner.errors import DataError, SettingError

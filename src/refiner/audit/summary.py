@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from refiner.audit.naming import pair_names, point
+from refiner.audit.display_names import pair_names, point
 from refiner.audit.result import AuditResult
 from refiner.metrics.verdict import LEVELS
 
@@ -89,15 +89,15 @@ def why(result: AuditResult) -> str:
 
 
 def note(result: AuditResult) -> str:
-    """What a picture's verdict means, with the thresholds of this audit."""
+    """What an image's verdict means, with the thresholds of this audit."""
     limits = result.settings.get("metrics")
     held = limits if isinstance(limits, Mapping) else {}
     told = (
-        f"A picture is exposed if its reconstruction has a PSNR of {held.get('psnr', 0):g} dB or an SSIM of "
+        f"An image is exposed if its reconstruction has a PSNR of {held.get('psnr', 0):g} dB or an SSIM of "
         f"{held.get('ssim', 0):g}, and more than the best blind guess at it"
     )
     if result.candidates is not None and not voteless(result):
-        told += f"; or if it singles the original out among {result.candidates} pictures"
+        told += f"; or if it singles the original out among {result.candidates} images"
     threat = result.settings.get("threat")
     granted = [name for name, given in threat.items() if given] if isinstance(threat, Mapping) else []
     also = f", and has {' and '.join(granted)}" if granted else ""
@@ -105,9 +105,9 @@ def note(result: AuditResult) -> str:
     if result.tuned is None:
         return told + "it does not know the defence."
     names = [_LONG.get(name, name) for name in result.tuned.chosen]
-    were, pictures = "were" if len(names) > 1 else "was", _others(result.tuned.pictures)
+    were, images = "were" if len(names) > 1 else "was", _others(result.tuned.images)
     return (
-        f"{told}its {' and '.join(names)} {were} tuned for each defence on {pictures}, else it does not know "
+        f"{told}its {' and '.join(names)} {were} tuned for each defence on {images}, else it does not know "
         "the defence."
     )
 
@@ -117,11 +117,11 @@ def tuned(result: AuditResult) -> str:
     found = result.tuned
     if found is None:
         return ""
-    return f"{point(found.chosen)} on {_others(found.pictures)}"
+    return f"{point(found.chosen)} on {_others(found.images)}"
 
 
 def _others(count: int) -> str:
-    return f"{count} other picture{'' if count == 1 else 's'}"
+    return f"{count} other image{'' if count == 1 else 's'}"
 
 
 def _by_defense(results: Sequence[AuditResult]) -> dict[str, list[AuditResult]]:
@@ -145,7 +145,7 @@ def _sentence(defense: str, result: AuditResult) -> str:
     how = f" {why(result)}" if exposed else " beyond chance" if lucky else ""
     many = "none" if not exposed else f"all {count}" if exposed == count else f"{exposed}"
     of = "" if exposed == count else f" of {count}"
-    noun = "picture" if count == 1 else "pictures"
+    noun = "image" if count == 1 else "images"
     more = " more" if exposed else ""
     named = f"; identification alone names {lucky}{more}, no more than chance explains" if lucky else ""
     return (

@@ -82,9 +82,9 @@ def _wide(t: Tensor) -> Tensor:
 def _kernels(*tensors: Tensor) -> ModuleType | None:
     if tensors[0].shape[-1] > LONGEST or not usable(*tensors):
         return None
-    from refiner.core.kernels import rows
+    from refiner.core.kernels import norm
 
-    return rows
+    return norm
 
 
 LONGEST = 8192

@@ -66,9 +66,9 @@ def unpack(packed: Mapping[str, Any]) -> Pixels:
     try:
         data = opener.decompress(base64.b64decode(packed["zlib"], validate=True), max_length=count + 1)
     except (zlib.error, binascii.Error) as error:
-        raise ValueError("pictures that can't be unpacked") from error
+        raise ValueError("images that can't be unpacked") from error
     if min(shape) < 1 or len(data) != count or not opener.eof:
-        raise ValueError(f"pictures of {len(data)} bytes, expected {count}")
+        raise ValueError(f"images of {len(data)} bytes, expected {count}")
     return np.frombuffer(data, np.uint8).reshape(shape).copy()
 
 

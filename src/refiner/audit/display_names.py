@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 from refiner.attacks import Attack, make_attack
-from refiner.audit.codec import plain
 from refiner.audit.result import AuditResult
+from refiner.audit.serialization import plain
 from refiner.defenses import Defense, make_defense
 from refiner.errors import RefinerError
 

@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from refiner.core.border import check_devices, check_types
+from refiner.core.input_checks import check_devices, check_types
 from refiner.core.task import Loss, Task
 from refiner.core.update import Update
 from refiner.defenses.base import Defense

@@ -70,7 +70,7 @@ def test_classes_in_an_order_of_one_s_own(tmp_path: Path, sample_pixels: Pixels)
     with pytest.raises(DataError, match=r"fox: not one of the classes cat, dog$"):
         open_data(f"folder:{tmp_path}", classes=["cat", "dog"])
     saved(sample_pixels, tmp_path / "3.png")
-    with pytest.raises(DataError, match=r"no classes, expected its pictures in folders, one a class$"):
+    with pytest.raises(DataError, match=r"no classes, expected its images in folders, one a class$"):
         open_data(f"folder:{tmp_path}", classes=["dog", "fox"])
 
 
@@ -80,7 +80,7 @@ def test_one_folder_is_enough_where_all_classes_are_told(tmp_path: Path, sample_
     assert data.labels.tolist() == [1] and data.classes == 2
 
 
-def test_pictures_of_several_sizes_need_a_size(tmp_path: Path, sample_pixels: Pixels) -> None:
+def test_images_of_several_sizes_need_a_size(tmp_path: Path, sample_pixels: Pixels) -> None:
     saved(sample_pixels, tmp_path / "a" / "0.png")
     saved(sample_pixels[:, :, :20], tmp_path / "b" / "1.png")
     with pytest.raises(DataError, match=r"1\.png: 32×20 pixels, expected 32×32 as in a/0\.png; set size"):
@@ -88,9 +88,9 @@ def test_pictures_of_several_sizes_need_a_size(tmp_path: Path, sample_pixels: Pi
     assert open_data(f"folder:{tmp_path}", size=20).images.shape == (2, 3, 20, 20)
 
 
-def test_a_broken_picture_is_named(tmp_path: Path, sample_pixels: Pixels) -> None:
+def test_a_broken_image_is_named(tmp_path: Path, sample_pixels: Pixels) -> None:
     saved(sample_pixels, tmp_path / "a" / "0.png", tmp_path / "b" / "1.png")
-    (tmp_path / "b" / "2.png").write_text("no picture")
+    (tmp_path / "b" / "2.png").write_text("no image")
     with pytest.raises(DataError, match=r"b/2\.png: not an image that can be read"):
         open_data(f"folder:{tmp_path}")
 
@@ -98,7 +98,7 @@ def test_a_broken_picture_is_named(tmp_path: Path, sample_pixels: Pixels) -> Non
 def test_a_folder_without_classes(tmp_path: Path, sample_pixels: Pixels) -> None:
     saved(sample_pixels, tmp_path / "0.png", tmp_path / "1.png")
     with pytest.raises(
-        DataError, match="no classes, expected its pictures in two or more folders, one a class"
+        DataError, match="no classes, expected its images in two or more folders, one a class"
     ):
         open_data(f"folder:{tmp_path}")
 

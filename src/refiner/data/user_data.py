@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from refiner.data.classes import class_names, folder_classes
 from refiner.data.decode import load_arrays
-from refiner.data.form import Data
-from refiner.data.images import picture_files, stacked
+from refiner.data.image_dataset import Data
+from refiner.data.images import image_files, stacked
 from refiner.data.labels import checked_labels
 from refiner.data.parquet import read_parquet
 from refiner.data.readers.pixels import in_blocks, pixels_of, scaled
@@ -23,7 +23,7 @@ from refiner.errors import DataError
 def open_folder(
     path: Path, split: str | None = None, size: int | None = None, classes: Sequence[str] | None = None
 ) -> Data:
-    """Pictures in class folders; with folders such as `train` and `test` around them, one of these.
+    """Images in class folders; with folders such as `train` and `test` around them, one of these.
 
     A class has one number in all splits: its place among the names in any of them, or in `classes`.
 
@@ -38,12 +38,12 @@ def open_folder(
     inner = [name for name in SPLITS if name in inside] if set(inside) <= set(SPLITS) else []
     chosen = chosen_split(split, inner)
     folder = path if chosen == ALL else path / chosen
-    files = picture_files(folder)
+    files = image_files(folder)
     every = class_names(*(path / name for name in inner)) if inner else inside
     told = folder_classes(folder, files, every if classes is None else classes)
     if told is None:
         folders = "two or more folders" if classes is None else "folders"
-        raise DataError(f"{folder}: no classes, expected its pictures in {folders}, one a class")
+        raise DataError(f"{folder}: no classes, expected its images in {folders}, one a class")
     names, labels = told
     blocks = list(in_blocks(map(str, files), lambda name: pixels_of(folder / name, str(folder / name), size)))
     return Data(torch.from_numpy(np.concatenate(blocks)), labels, len(names), f"folder:{path}", chosen, names)

@@ -21,12 +21,12 @@ def weights(
     `exact`: float32 made of three products in TF32, as near as a library's own float32; otherwise of one.
     """
     x, y = x.contiguous(), y.contiguous()
-    victims, (samples, channels, *picture), (rows, *result) = max(len(x), len(y)), x.shape[1:], y.shape[2:]
+    victims, (samples, channels, *image), (rows, *result) = max(len(x), len(y)), x.shape[1:], y.shape[2:]
     parts = triton.cdiv(samples, _SAMPLES)
     columns = channels * kernel[0] * kernel[1]
     # Each part of a batch adds up its own: sums in an order that chance makes would differ from run to run.
     out = x.new_empty(parts, victims, rows, columns, dtype=torch.float32)
-    sizes = (channels, *picture, rows, *result, *kernel, *dilation, *padding, *stride)
+    sizes = (channels, *image, rows, *result, *kernel, *dilation, *padding, *stride)
     tiles = (_SAMPLES, _PIXELS, _COLUMNS, max(16, triton.next_power_of_2(rows)))
     with torch.cuda.device(x.device):
         without = torch.version.hip is not None or torch.cuda.get_device_capability() < (8, 0)  # TF32
@@ -73,7 +73,7 @@ def _weights(
     for begin in range(0, HIGH * WIDE, PIXELS):
         pixel = begin + tl.arange(0, PIXELS)
         inside = pixel < HIGH * WIDE
-        # What the kernel's entry `column` sees of the picture as it lies over output `pixel`.
+        # What the kernel's entry `column` sees of the image as it lies over output `pixel`.
         high = (pixel // WIDE * SH - PH)[:, None] + (column // KW % KH * DH)[None, :]
         wide = (pixel % WIDE * SW - PW)[:, None] + (column % KW * DW)[None, :]
         seen = (high >= 0) & (high < H) & (wide >= 0) & (wide < W)

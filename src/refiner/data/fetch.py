@@ -9,10 +9,10 @@ from pathlib import Path
 from refiner.checks import choice
 from refiner.data.cache import Record, cache_folder, data_folder, read_record
 from refiner.data.catalogue import SOURCES, Source, find, read_files
+from refiner.data.disk_space import need_room, writing
 from refiner.data.download import Published, check, download
 from refiner.data.lock import alone
 from refiner.data.npm import FILE, INTEGRITY, PACKAGE, SIZE, check_package, pack
-from refiner.data.room import need_room, writing
 from refiner.data.store import Progress, clear_leftovers, write_data
 from refiner.errors import DataError
 

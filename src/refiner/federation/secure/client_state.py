@@ -3,10 +3,10 @@
 import json
 from dataclasses import dataclass, field
 
-from refiner.federation.secure.agreement import Agreement
 from refiner.federation.secure.errors import AggregationError
 from refiner.federation.secure.messages import STEPS, Advert
 from refiner.federation.secure.primitives import draw_secret
+from refiner.federation.secure.round_config import Agreement
 
 DONE, LEFT = "done", "left"
 

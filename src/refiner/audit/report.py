@@ -1,12 +1,12 @@
-"""The report of audits: what came back, in one sentence, in numbers, in pictures, and how to repeat it."""
+"""The report of audits: what came back, in one sentence, in numbers, in images, and how to repeat it."""
 
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from refiner.audit.naming import pair_names, shared_settings
+from refiner.audit.display_names import pair_names, shared_settings
 from refiner.audit.result import AuditResult, Finding, Mean
-from refiner.audit.words import attack_works, note, summary, tuned, why
+from refiner.audit.summary import attack_works, note, summary, tuned, why
 from refiner.errors import DataError
 from refiner.metrics.thresholds import PAPER
 from refiner.report import (
@@ -61,7 +61,7 @@ def write_report(path: str | os.PathLike[str], results: Sequence[AuditResult], s
 
 
 def report_page(results: Sequence[AuditResult], source: str = "") -> Page:
-    """Audits as a page: summary, numbers, distributions, pictures, settings.
+    """Audits as a page: summary, numbers, distributions, images, settings.
 
     >>> report_page([])
     Traceback (most recent call last):
@@ -73,11 +73,11 @@ def report_page(results: Sequence[AuditResult], source: str = "") -> Page:
     pairs = list(zip(names, results, strict=True))
     parts: list[Part] = [
         Table("In numbers", list(COLUMNS), table_rows(results), _table_note(results)),
-        _distribution(pairs, "psnr", "PSNR of every picture", "PSNR in dB, higher shows more", "dB"),
-        _distribution(pairs, "ssim", "SSIM of every picture", "SSIM, higher shows more", ""),
+        _distribution(pairs, "psnr", "PSNR of every image", "PSNR in dB, higher shows more", "dB"),
+        _distribution(pairs, "ssim", "SSIM of every image", "SSIM, higher shows more", ""),
         _gallery(pairs),
         Settings(
-            shared_settings(names, results), note="All that the numbers hang on; the same give the same."
+            shared_settings(names, results), note="All that the numbers depend on; the same give the same."
         ),
     ]
     return Page(
@@ -178,7 +178,7 @@ def _mean(mean: Mean | None, digits: int) -> str:
 
 def _table_note(results: Sequence[AuditResult]) -> str:
     told = (
-        "Means over all pictures; in brackets the 95 % interval, a percentile bootstrap over the victims. "
+        "Means over all images; in brackets the 95 % interval, a percentile bootstrap over the victims. "
         "Noise: the share of it in the reconstruction. Labels read: the share that the upload gives away. "
         "Bytes: what one client's upload would take, packed; 4 an entry in full. "
     )
@@ -189,7 +189,7 @@ def _table_note(results: Sequence[AuditResult]) -> str:
             f"correlation of pixels / by LPIPS; by luck {100 / candidates:.2g} %. "
         )
     told += (
-        "The blind guess has the best PSNR, SSIM and LPIPS of all guesses at each picture; noise and "
+        "The blind guess has the best PSNR, SSIM and LPIPS of all guesses at each image; noise and "
         f"identification are those of the guess with the best PSNR. {_limits(results[0])} "
     )
     diverged = sum(sum(result.diverged) for result in results)
@@ -211,7 +211,7 @@ def _limits(result: AuditResult) -> str:
     paper = (psnr, ssim, lpips, noise) == (PAPER.psnr, PAPER.ssim, PAPER.lpips, PAPER.noise)
     whose = "By the paper's thresholds" if paper else "By the thresholds of this audit"
     return (
-        f"{whose} a picture is visible at a PSNR of {psnr:g} dB or more, an SSIM of {ssim:g} or more, an "
+        f"{whose} an image is visible at a PSNR of {psnr:g} dB or more, an SSIM of {ssim:g} or more, an "
         f"LPIPS of {lpips:g} or less, a noise of {noise:g} or less; LPIPS and noise are shown "
         "and have no vote."
     )
@@ -240,7 +240,7 @@ def _distribution(
     if isinstance(limit, int | float):
         references.append(Reference("exposed from", float(limit)))
     strips = [Strip(defense, attack, result.scores(score)) for (defense, attack), result in pairs]
-    told = "Every dot is a picture, the box holds the middle half, the mark is the median."
+    told = "Every dot is an image, the box holds the middle half, the mark is the median."
     return Distribution(title, axis, strips, references, told, unit)
 
 
@@ -249,12 +249,12 @@ def _gallery(pairs: Sequence[tuple[tuple[str, str], AuditResult]]) -> Gallery:
     for (defense, attack), result in pairs:
         cards = [_card(result, i) for i in range(min(_SHOWN, len(result.findings)))]
         more = len(result.findings) - len(cards)
-        told = f"The first {len(cards)} of {len(result.findings)} pictures. " if more else ""
+        told = f"The first {len(cards)} of {len(result.findings)} images. " if more else ""
         who, how = "; the others" if result.verdict.by_chance else ",", why(result)
         how = f"{who} {how}" if how else ""
         groups.append(Group(defense, attack, cards, f"{told}{result.verdict.reason}{how}."))
     told = "Robust data is what Refiner takes the gradient of; values outside 0..1 are clipped for the eye."
-    return Gallery("Picture by picture", groups, told if any(r.robust is not None for _, r in pairs) else "")
+    return Gallery("Image by image", groups, told if any(r.robust is not None for _, r in pairs) else "")
 
 
 def _card(result: AuditResult, i: int) -> Card:

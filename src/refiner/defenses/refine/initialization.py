@@ -8,7 +8,7 @@ STARTS = ("blend", "centred")
 def start(kind: str, x: Tensor, noise: Tensor, alpha: float, low: float, high: float) -> Tensor:
     """Robust data before the first step; `noise` is uniform in 0..1 and of the shape of `x`.
 
-    "blend" is (1 − α)·x + α·v and draws every picture towards grey. "centred" is x + α·(v − its mean): it
+    "blend" is (1 − α)·x + α·v and draws every image towards grey. "centred" is x + α·(v − its mean): it
     leaves 0..1, but over many samples its error has no mean, and training feels it far less.
     """
     spread = high - low

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from refiner.defenses.refine.start import start
+from refiner.defenses.refine.initialization import start
 
 RANGES = [(0.0, 1.0), (-1.0, 3.0)]
 
@@ -18,7 +18,7 @@ def test_blend_is_the_papers(low: float, high: float) -> None:
 
 
 @pytest.mark.parametrize(("low", "high"), RANGES)
-def test_centred_adds_noise_around_the_picture(low: float, high: float) -> None:
+def test_centred_adds_noise_around_the_image(low: float, high: float) -> None:
     x, noise = torch.rand(2, 5, 7, dtype=torch.float64).unbind()
     added = start("centred", x, noise, 2.2, low, high) - x
     torch.testing.assert_close(added, 2.2 * (high - low) * (noise - 0.5))

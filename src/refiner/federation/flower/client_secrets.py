@@ -43,7 +43,7 @@ def folder_of(context: Context) -> Path:
 def secret(context: Context) -> bytes:
     """The 32 secret bytes of this client, made once and kept in its folder: for `Refiner(secret=…)`.
 
-    A picture's noise hangs on them. With new ones in every process a server could average the noise away.
+    An image's noise depends on them. With new ones in every process a server could average the noise away.
     """
     return secret_in(folder_of(context))
 

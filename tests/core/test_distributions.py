@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from refiner.core import draws
-from refiner.core.draws import gaussian, laplace, pieces
+from refiner.core import distributions
+from refiner.core.distributions import gaussian, laplace, pieces
 from refiner.core.noise import NoiseSource
 
 Draw = Callable[[NoiseSource, Tensor, int], Tensor]
@@ -88,8 +88,8 @@ def test_pieces_tile_the_matrix_and_their_size_is_free(victims: int, count: int,
         matrix = torch.zeros(victims, count, dtype=torch.float64)
         seen = torch.zeros(victims, count)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(draws, "_COLUMNS", 16)
-            patch.setattr(draws, "_ENTRIES", at_a_time)
+            patch.setattr(distributions, "_COLUMNS", 16)
+            patch.setattr(distributions, "_ENTRIES", at_a_time)
             for place, ids in pieces(matrix):
                 seen[place] += 1
                 assert matrix[place].numel() <= max(at_a_time, 16)
@@ -104,7 +104,7 @@ def test_pieces_tile_the_matrix_and_their_size_is_free(victims: int, count: int,
 
 def test_no_two_parts_victims_or_pieces_share_a_stream() -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(draws, "_COLUMNS", 4)
+        patch.setattr(distributions, "_COLUMNS", 4)
         ids = [
             int(i) for part in (0, 1, 2, 500) for _, some in pieces(torch.zeros(5, 30), part) for i in some
         ]

@@ -1,4 +1,4 @@
-"""Pictures on a page: uint8 pixels, inlined as PNG."""
+"""Images on a page: uint8 pixels, inlined as PNG."""
 
 import base64
 import io
@@ -16,7 +16,7 @@ Pixels = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, eq=False)
-class Picture:
+class InlineImage:
     """One image, uint8 [height, width, 3], what it shows in words, and an optional caption."""
 
     pixels: Pixels
@@ -26,7 +26,7 @@ class Picture:
     def __post_init__(self) -> None:
         check_pixels("pixels", self.pixels)
         if not self.alt.strip():
-            raise DataError("alt: empty, expected words for readers who can't see the picture")
+            raise DataError("alt: empty, expected words for readers who can't see the image")
 
 
 def check_pixels(name: str, pixels: Pixels) -> None:

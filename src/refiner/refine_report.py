@@ -1,4 +1,4 @@
-"""Refine pictures and show them: the numbers of each defence, raw and robust pictures side by side."""
+"""Refine images and show them: the numbers of each defence, raw and robust images side by side."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -12,21 +12,21 @@ from torch import Tensor
 from refiner.core import Task
 from refiner.defenses import NoDefense, Refiner
 from refiner.evaluation import EvaluationNetwork
-from refiner.report import Comparison, Page, Picture, PictureRow, Table, to_pixels, write_page
+from refiner.report import Comparison, ImageRow, InlineImage, Page, Table, to_pixels, write_page
 
 COLUMNS = (
     "defence",
     "noise ratio",
-    "MSE to the raw picture",
+    "MSE to the raw image",
     "gradient distance",
     "relative",
-    "ms a picture",
+    "ms an image",
 )
 
 
 @dataclass(frozen=True, eq=False)
 class Refined:
-    """What one defence makes of single pictures, in means over all of them."""
+    """What one defence makes of single images, in means over all of them."""
 
     name: str
     robust: Tensor
@@ -53,7 +53,7 @@ def refine_each(
     chunk: int = 20,
     on_progress: Callable[[str, int], None] = lambda name, done: None,
 ) -> list[Refined]:
-    """Refine every picture alone (B = 1), by every defence; the first row is the raw pictures."""
+    """Refine every image alone (B = 1), by every defence; the first row is the raw images."""
     network = EvaluationNetwork.bundled(images.device)
     x, y = images[:, None], labels[:, None]
     real = NoDefense().protect(task, x, y).flat()
@@ -64,10 +64,10 @@ def refine_each(
             part = slice(begin, begin + chunk)
             ids = torch.arange(len(x), device=x.device)[part, None]
             began = time.perf_counter()
-            pictures, update = defense.refine(task, x[part], y[part], ids=ids, seed=seed)
+            robust_chunk, update = defense.refine(task, x[part], y[part], ids=ids, seed=seed)
             spent += time.perf_counter() - began
             uploads.append(update.flat())
-            robust.append(pictures[:, 0])
+            robust.append(robust_chunk[:, 0])
             on_progress(name, len(x[part]))
         found = torch.cat(robust)
         distance = (torch.cat(uploads) - real).norm(dim=1)
@@ -88,15 +88,15 @@ def refine_each(
 def write_exhibit(
     path: Path, rows: list[Refined], titles: list[str], *, source: str, model: str, shown: int = 10
 ) -> Path:
-    """One self-contained HTML page: the first `shown` pictures of every row, and the table."""
-    pictures = Comparison(
-        title="Raw and robust pictures",
-        note="Each column is one picture. Values outside 0..1 are clipped for the eye, not for the gradient.",
+    """One self-contained HTML page: the first `shown` images of every row, and the table."""
+    comparison = Comparison(
+        title="Raw and robust images",
+        note="Each column is one image. Values outside 0..1 are clipped for the eye, not for the gradient.",
         rows=[
-            PictureRow(
+            ImageRow(
                 "raw" if row.name == "none" else row.name,
                 [
-                    Picture(to_pixels(p.cpu()), f"{t}, {row.name}", t)
+                    InlineImage(to_pixels(p.cpu()), f"{t}, {row.name}", t)
                     for p, t in zip(row.robust[:shown], titles, strict=False)
                 ],
             )
@@ -108,15 +108,15 @@ def write_exhibit(
         columns=list(COLUMNS),
         rows=[list(row.cells()) for row in rows],
         note=(
-            "Means over all pictures, each refined alone. The noise ratio is what the evaluation network "
-            "reads in the robust picture; the gradient distance is that of what leaves to the real gradient."
+            "Means over all images, each refined alone. The noise ratio is what the evaluation network "
+            "reads in the robust image; the gradient distance is that of what leaves to the real gradient."
         ),
     )
     page = Page(
         title="What leaves, and what stays",
-        summary="The client keeps the raw pictures and uploads gradients of the robust ones instead.",
-        facts=[("pictures", str(len(rows[0].robust))), ("source", source), ("model", model)],
-        parts=[pictures, table],
+        summary="The client keeps the raw images and uploads gradients of the robust ones instead.",
+        facts=[("images", str(len(rows[0].robust))), ("source", source), ("model", model)],
+        parts=[comparison, table],
         made=datetime.now(UTC),
     )
     return Path(write_page(path, page))
