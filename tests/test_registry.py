@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from refiner.errors import DataError
-from refiner.registry import make, split
+from refiner.registry import make_by_name, split_chain
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ KNOWN = {"thing": Thing, "loud": Thing.loud}
     ],
 )
 def test_understood(text: str, expected: Thing) -> None:
-    assert make(KNOWN, "thing", text) == expected
+    assert make_by_name(KNOWN, "thing", text) == expected
 
 
 def test_what_is_written_wins() -> None:
-    assert make(KNOWN, "thing", "thing:rate=1", rate=2, word="a") == Thing(rate=1, word="a")
+    assert make_by_name(KNOWN, "thing", "thing:rate=1", rate=2, word="a") == Thing(rate=1, word="a")
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_what_is_written_wins() -> None:
 )
 def test_refused(text: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        make(KNOWN, "thing", text)
+        make_by_name(KNOWN, "thing", text)
 
 
 @pytest.mark.parametrize(
@@ -75,4 +75,4 @@ def test_refused(text: str, message: str) -> None:
     ],
 )
 def test_where_a_plus_parts(text: str, parts: list[str]) -> None:
-    assert split(KNOWN, text) == parts
+    assert split_chain(KNOWN, text) == parts

@@ -1,4 +1,4 @@
-"""Validation at the border: a wrong value becomes one line naming field, value and range."""
+"""Validation of settings: a wrong value becomes a one-line error naming field, value and range."""
 
 import difflib
 import math
@@ -8,18 +8,16 @@ from refiner.errors import DataError, SettingError
 
 
 def wrong(field: str, value: object, expected: str) -> SettingError:
-    """The error for a setting: field, value and what was expected, in one line.
+    """The error for a setting, with field, value and what was expected.
 
     >>> str(wrong("alpha", 2, "a number in [0, 1]"))
     'alpha = 2: expected a number in [0, 1]'
     """
-    text = " ".join(repr(value).split())
-    shown = text if len(text) <= 80 else text[:77] + "..."
-    return SettingError(f"{field} = {shown}: expected {expected}")
+    return SettingError(field=field, value=value, expected=expected)
 
 
 def number(field: str, value: object, low: float, high: float = math.inf, *, above: bool = False) -> float:
-    """`value` as a float in [low, high], or in (low, high] with `above`; never NaN, a bool or a string."""
+    """`value` as a float in [low, high], or in (low, high] with `above`; rejects NaN, bools and strings."""
     bracket = "(" if above else "["
     upper = "∞)" if high == math.inf else f"{high:g}]"
     expected = f"a number in {bracket}{low:g}, {upper}"
@@ -34,7 +32,7 @@ def number(field: str, value: object, low: float, high: float = math.inf, *, abo
 
 
 def integer(field: str, value: object, low: int, high: int | None = None) -> int:
-    """`value` as an int in [low, high]; bools and floats are refused."""
+    """`value` as an int in [low, high]; rejects bools and floats."""
     expected = f"an integer ≥ {low}" if high is None else f"an integer in [{low}, {high}]"
     if isinstance(value, bool) or not isinstance(value, int):
         raise wrong(field, value, expected)
@@ -51,18 +49,24 @@ def choice(field: str, value: object, options: Collection[str]) -> str:
 
 
 def flag(field: str, value: object) -> bool:
-    """`value` as a bool; 0 and 1 are refused."""
+    """`value` as a bool; rejects 0 and 1."""
     if not isinstance(value, bool):
         raise wrong(field, value, "True or False")
     return value
 
 
-def nearest(name: str, names: Collection[str], what: str) -> DataError:
-    """The error for an unknown name, with the nearest known one.
+def unknown_name(name: str, names: Collection[str], field: str) -> DataError:
+    """The error for a name that is not one of `names`, with the most similar known one.
 
-    >>> str(nearest("refinr", ["none", "refiner"], "defense"))
+    >>> str(unknown_name("refinr", ["none", "refiner"], "defense"))
     "defense = 'refinr': unknown; did you mean 'refiner'? Known: none, refiner"
     """
-    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.4)
-    hint = f"; did you mean {close[0]!r}?" if close else ";"
-    return DataError(f"{what} = {name!r}: unknown{hint} Known: {', '.join(names)}")
+    similar = difflib.get_close_matches(name, list(names), n=1, cutoff=0.4)
+    hint = f"; did you mean {similar[0]!r}?" if similar else ";"
+    known = ", ".join(names)
+    return DataError(
+        f"{field} = {name!r}: unknown{hint} Known: {known}",
+        field=field,
+        value=name,
+        expected=f"one of {known}",
+    )

@@ -1,4 +1,4 @@
-"""What a thing of a registry is set by: read from its fields, their docstrings and its own checks."""
+"""The settings of a registered defence or attack: from its fields, their docstrings and its own checks."""
 
 import ast
 import inspect
@@ -14,7 +14,7 @@ from refiner.registry import dataclass_of
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting, in words.
+    """One setting: its name, type, default, range and help text.
 
     >>> Setting("bits", "int", "8", "an integer in [1, 16]", "").brief()
     'bits = 8, an integer in [1, 16]'
@@ -26,32 +26,32 @@ class Setting:
     default: str
     """As it is written on the command line."""
     expected: str
-    """The values that it may have, as its own error tells them; empty where nothing is refused."""
+    """Its range, as its own validation error states it; empty where every value is accepted."""
     help: str
     private: bool = False
-    """Whether it stays on the client."""
+    """Whether it never leaves the client."""
 
     def brief(self) -> str:
-        """Name, default and range, if it has one that the default does not tell."""
-        told = "" if self.kind == "bool" or not self.expected else f", {self.expected}"
-        return f"{self.name} = {self.default}{told}"
+        """Name and default, with the range where the type does not imply it."""
+        range_text = "" if self.kind == "bool" or not self.expected else f", {self.expected}"
+        return f"{self.name} = {self.default}{range_text}"
 
 
-def settings_of(make: Callable[..., object]) -> list[Setting]:
-    """The settings of a dataclass, or of what a class method of one makes.
+def settings_of(factory: Callable[..., object]) -> list[Setting]:
+    """The settings of a dataclass, or of a class method that builds one, with that method's defaults.
 
     >>> from refiner.attacks import GGL
     >>> settings_of(GGL)[1].brief()
     'lr = 0.1, a number in (0, ∞)'
     """
-    kind, example = dataclass_of(make), make()
+    kind, example = dataclass_of(factory), factory()
     docs = attribute_docs(kind)
     return [
         Setting(
             field.name,
             _kind(field.type),
-            written(getattr(example, field.name)),
-            _expected(make, field.name, optional="None" in _kind(field.type)),
+            as_option_text(getattr(example, field.name)),
+            _expected(factory, field.name, optional="None" in _kind(field.type)),
             docs.get(field.name, ""),
             bool(field.metadata.get("private")),
         )
@@ -61,7 +61,7 @@ def settings_of(make: Callable[..., object]) -> list[Setting]:
 
 
 def attribute_docs(kind: type) -> dict[str, str]:
-    """The docstrings below a class's annotated attributes, its bases' too, each as one line.
+    """The docstrings below the annotated attributes of a class and its bases, each as one line.
 
     >>> from refiner.attacks import GGL
     >>> attribute_docs(GGL)["divergence"]
@@ -71,7 +71,7 @@ def attribute_docs(kind: type) -> dict[str, str]:
     for owner in reversed(kind.__mro__):
         try:
             (tree,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
-        except (OSError, TypeError, SyntaxError):  # of no file
+        except (OSError, TypeError, SyntaxError):  # a class without a source file
             continue
         for line, below in pairwise(getattr(tree, "body", [])):
             if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and _is_text(below):
@@ -79,33 +79,33 @@ def attribute_docs(kind: type) -> dict[str, str]:
     return docs
 
 
-def written(value: object) -> str:
+def as_option_text(value: object) -> str:
     """A value as it is written on the command line.
 
-    >>> written(None), written(True), written((0.0, 1.0)), written("blend")
+    >>> as_option_text(None), as_option_text(True), as_option_text((0.0, 1.0)), as_option_text("blend")
     ('none', 'true', '(0.0, 1.0)', 'blend')
     """
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-class _Unfit:
-    """Fits no setting."""
+class _InvalidValue:
+    """A value that no setting accepts."""
 
 
-def _expected(make: Callable[..., object], name: str, optional: bool) -> str:
-    """What a setting may be, by the error for what it may not be: one source for both."""
+def _expected(factory: Callable[..., object], name: str, optional: bool) -> str:
+    """The range of a setting, from the error for an invalid value: one source for both."""
     try:
-        make(**{name: _Unfit()})
+        factory(**{name: _InvalidValue()})
     except RefinerError as error:
-        _, told, expected = str(error).partition(": expected ")
-        return f"{expected} or none" if told and optional and "None" not in expected else expected
-    except (TypeError, ValueError, AttributeError):  # refused without a range
+        expected = error.expected or ""
+        return f"{expected} or none" if expected and optional and "None" not in expected else expected
+    except (TypeError, ValueError, AttributeError):  # rejected without naming a range
         return ""
     return ""
 
 
 def _kind(annotation: object) -> str:
-    """A type without the modules that it comes from."""
+    """The name of a type without its modules."""
     return re.sub(r"\b(?:\w+\.)+(?=\w)", "", inspect.formatannotation(annotation))
 
 

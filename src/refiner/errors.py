@@ -1,8 +1,36 @@
-"""The errors of refiner: each message is one line that says what, why and what would be right."""
+"""The errors that refiner raises on purpose: one line each, with the field, value and range as attributes."""
 
 
 class RefinerError(Exception):
-    """Base of every error that refiner raises on purpose."""
+    """Base of every error that refiner raises on purpose.
+
+    Args:
+        message: The text of the error, one line. If left out it is composed of the other three.
+        field: The argument or setting that is wrong.
+        value: What it was. A tensor or a module is kept as a short description, never with its data.
+        expected: What it should have been.
+
+    >>> error = SettingError(field="alpha", value=2, expected="a number in [0, 1]")
+    >>> print(error)
+    alpha = 2: expected a number in [0, 1]
+    >>> error.field, error.value, error.expected
+    ('alpha', 2, 'a number in [0, 1]')
+    """
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        field: str | None = None,
+        value: object = None,
+        expected: str | None = None,
+    ) -> None:
+        self.field = field
+        self.value = _without_data(value)
+        self.expected = expected
+        if message is None:
+            message = f"{field} = {show(self.value)}: expected {expected}"
+        super().__init__(message)
 
 
 class SettingError(RefinerError, ValueError):
@@ -14,12 +42,40 @@ class DataError(RefinerError, ValueError):
 
 
 class UnsupportedModelError(RefinerError, TypeError):
-    """A model holds a module that can't be differentiated twice or that mixes victims."""
+    """A model contains a module that can't be differentiated twice or that mixes victims."""
 
 
 class ProtectionError(RefinerError, RuntimeError):
-    """A defence could not protect; nothing left the client."""
+    """A defence could not protect a batch; nothing left the client."""
 
 
 class ThreatModelError(RefinerError, ValueError):
-    """An attack asks for more than its threat model grants."""
+    """An attack needs more than its threat model grants."""
+
+
+class PluginWarning(UserWarning):
+    """A third-party defence, attack or model could not be used and was skipped."""
+
+
+class Description(str):
+    """Text that stands for a value in an error: shown without quotes."""
+
+
+def show(value: object, limit: int = 80) -> str:
+    """`value` on one line of at most `limit` characters.
+
+    >>> show("a\\nb"), show(Description("float32 tensor of shape [3]"))
+    ("'a\\\\nb'", 'float32 tensor of shape [3]')
+    """
+    text = " ".join((str(value) if isinstance(value, Description) else repr(value)).split())
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _without_data(value: object) -> object:
+    """`value`, or a description of it if it is an array, tensor or module: these may hold private data."""
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if shape is not None and dtype is not None:
+        return Description(f"{str(dtype).removeprefix('torch.')} tensor of shape {list(shape)}")
+    if callable(getattr(value, "named_parameters", None)):
+        return Description(type(value).__name__)
+    return value

@@ -1,96 +1,204 @@
-"""Things by name, with settings: `NAME` or `NAME:setting=value,setting=value`."""
+"""Registries: defences, attacks and models by name, with third-party ones from entry points.
+
+`make_by_name` builds from text: `NAME` or `NAME:setting=value,setting=value`.
+"""
 
 import inspect
 import re
+import warnings
 from ast import literal_eval
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from importlib.metadata import EntryPoint, entry_points
+from typing import Generic, TypeVar
 
-from refiner.checks import nearest
-from refiner.errors import DataError
+from refiner.checks import unknown_name
+from refiner.errors import DataError, PluginWarning
 
 T = TypeVar("T")
-_WORDS = {"true": True, "false": False, "none": None}
+_LITERALS = {"true": True, "false": False, "none": None}
 
 
-def make(registry: Mapping[str, Callable[..., T]], what: str, text: str, **settings: object) -> T:
-    """What `text` names in a registry of dataclasses, with `settings` and, before them, those in `text`.
+class Registry(Mapping[str, Callable[..., T]], Generic[T]):
+    """Factories by name: the built-in ones, then those that installed packages declare as entry points.
+
+    Entry points are loaded the first time that a name is not built in or all names are asked for. One that
+    can't be loaded or used is skipped with a `PluginWarning` that names it.
+
+    Args:
+        group: The entry-point group, such as `refiner.defenses`.
+        builtin: The project's own factories by name.
+        check: Raises if a third-party factory can't be used; its message becomes part of the warning.
+
+    >>> registry = Registry("refiner.examples", {"list": list}, check=lambda factory: None)
+    >>> registry["list"]()
+    []
+    >>> "tuple" in registry
+    False
+    """
+
+    def __init__(
+        self, group: str, builtin: Mapping[str, Callable[..., T]], check: Callable[[Callable[..., T]], None]
+    ) -> None:
+        self.group = group
+        self._builtin = dict(builtin)
+        self._check = check
+        self._plugins: dict[str, Callable[..., T]] | None = None
+
+    def __getitem__(self, name: str) -> Callable[..., T]:
+        if name in self._builtin:
+            return self._builtin[name]
+        return self.plugins()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._builtin
+        yield from self.plugins()
+
+    def __len__(self) -> int:
+        return len(self._builtin) + len(self.plugins())
+
+    def plugins(self) -> dict[str, Callable[..., T]]:
+        """The third-party factories by name, loaded once in a process."""
+        if self._plugins is None:
+            self._plugins = {}
+            for entry in sorted(entry_points(group=self.group), key=lambda entry: entry.name):
+                factory = self._load(entry)
+                if factory is not None:
+                    self._plugins[entry.name] = factory
+        return self._plugins
+
+    def _load(self, entry: EntryPoint) -> Callable[..., T] | None:
+        try:
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", entry.name):
+                raise ValueError("its name is not made of letters, digits, '_', '.' and '-'")
+            if entry.name in self:
+                raise ValueError("its name is taken")
+            factory: Callable[..., T] = entry.load()
+            self._check(factory)
+        except Exception as error:  # third-party code may raise anything, and must not stop the others
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            origin = entry.dist.name if entry.dist is not None else entry.value
+            warnings.warn(
+                f"{self.group}: plug-in {entry.name!r} of {origin} is skipped ({reason})",
+                PluginWarning,
+                stacklevel=4,
+            )
+            return None
+        return factory
+
+
+def check_settings_class(base: type) -> Callable[[Callable[..., object]], None]:
+    """A `Registry` check: the factory is a dataclass of kind `base`, or a class method of one, with defaults.
+
+    >>> from refiner.defenses import Defense, Pruning
+    >>> check_settings_class(Defense)(Pruning)
+    >>> check_settings_class(Defense)(dict)
+    Traceback (most recent call last):
+    TypeError: expected a dataclass derived from Defense, got dict
+    """
+
+    def check(factory: Callable[..., object]) -> None:
+        kind = dataclass_of(factory)
+        if not (isinstance(kind, type) and issubclass(kind, base) and is_dataclass(kind)):
+            raise TypeError(
+                f"expected a dataclass derived from {base.__name__}, got {getattr(kind, '__name__', kind)}"
+            )
+        if not isinstance(factory(), base):
+            raise TypeError(f"expected a {base.__name__}")
+
+    return check
+
+
+def make_by_name(registry: Mapping[str, Callable[..., T]], field: str, text: str, **settings: object) -> T:
+    """Build what `text` names, `NAME` or `NAME:setting=value,…`, from a registry of dataclasses.
+
+    Args:
+        registry: Factories by name.
+        field: What the name is called in an error, such as "defense".
+        text: The name, with settings that take precedence over `settings`.
+        settings: Further settings.
+
+    Raises:
+        DataError: If the name or a setting is unknown, or the text is malformed.
 
     >>> from refiner.core.optim import Adam
-    >>> make({"adam": Adam}, "optimizer", "adam:lr=0.5,eps=1e-3")
+    >>> make_by_name({"adam": Adam}, "optimizer", "adam:lr=0.5,eps=1e-3")
     Adam(lr=0.5, betas=(0.9, 0.999), eps=0.001)
-    >>> make({"adam": Adam}, "optimizer", "adam:rate=1")
+    >>> make_by_name({"adam": Adam}, "optimizer", "adam:rate=1")
     Traceback (most recent call last):
     refiner.errors.DataError: setting of adam = 'rate': unknown... Known: lr, betas, eps
     """
     name, _, rest = text.partition(":")
     if name not in registry:
-        raise nearest(name, registry, what)
-    told = [_setting(part, text) for part in _parts(rest)]
-    for place, (key, _) in enumerate(told):
-        if key in dict(told[:place]):
-            raise DataError(f"{what} = {text!r}: {key} is set twice")
-    chosen = {**settings, **dict(told)}
-    known = _known(registry[name])
-    for key in chosen:
+        raise unknown_name(name, registry, field)
+    written: dict[str, object] = {}
+    for assignment in _split_at_commas(rest):
+        key, value = _parse_assignment(assignment, field, text)
+        if key in written:
+            raise DataError(f"{field} = {text!r}: {key} is set twice", field=field, value=text)
+        written[key] = value
+    known = _setting_names(registry[name])
+    for key in (*settings, *written):
         if key not in known:
-            raise nearest(key, known, f"setting of {name}")
-    return registry[name](**chosen)
+            raise unknown_name(key, known, f"setting of {name}")
+    return registry[name](**{**settings, **written})
 
 
-def split(names: Collection[str], text: str) -> list[str]:
-    """The parts of `NAME:setting=value+NAME…`: a plus parts them where one of `names` follows it.
+def split_chain(names: Collection[str], text: str) -> list[str]:
+    """The links of a chain `NAME:setting=value+NAME…`: a plus separates where one of `names` follows it.
 
-    >>> split(["pruning", "gq"], "pruning:rate=8e-1,floor=1e+2+gq:bits=8")
+    >>> split_chain(["pruning", "gq"], "pruning:rate=8e-1,floor=1e+2+gq:bits=8")
     ['pruning:rate=8e-1,floor=1e+2', 'gq:bits=8']
-    >>> split(["pruning", "gq"], "pruning+qg:bits=8")
+    >>> split_chain(["pruning", "gq"], "pruning+qg:bits=8")
     ['pruning', 'qg:bits=8']
     """
+    if "+" not in text:
+        return [text]
     known = "|".join(re.escape(name) for name in names)
-    parts = []
-    for part in re.split(rf"\+(?=(?:{known})(?:[:+]|$))", text):
-        # Before its first setting there is no value that a plus could belong to: what follows is a name.
-        head, colon, rest = part.partition(":")
+    links = []
+    for link in re.split(rf"\+(?=(?:{known})(?:[:+]|$))", text):
+        # Before the first setting there is no value that a plus could belong to, so it separates names.
+        head, colon, rest = link.partition(":")
         *before, last = head.split("+")
-        parts += [*before, last + colon + rest]
-    return parts
+        links += [*before, last + colon + rest]
+    return links
 
 
-def _parts(rest: str) -> list[str]:
-    """Split at the commas that are not inside brackets."""
-    parts, depth = [""], 0
-    for letter in rest:
+def dataclass_of(factory: Callable[..., object]) -> type:
+    """The dataclass that `factory` is, or whose class method it is.
+
+    >>> from refiner.defenses import Refiner
+    >>> dataclass_of(Refiner.paper).__name__
+    'Refiner'
+    """
+    kind: type = factory if inspect.isclass(factory) else getattr(factory, "__self__", type(factory))
+    return kind
+
+
+def _split_at_commas(text: str) -> list[str]:
+    """The pieces of `text` between commas that are not inside brackets."""
+    pieces, depth = [""], 0
+    for letter in text:
         depth += (letter in "([") - (letter in ")]")
         if letter == "," and not depth:
-            parts.append("")
+            pieces.append("")
         else:
-            parts[-1] += letter
-    return [part for part in parts if part]
+            pieces[-1] += letter
+    return [piece for piece in pieces if piece]
 
 
-def _setting(part: str, text: str) -> tuple[str, object]:
-    key, equals, value = part.partition("=")
+def _parse_assignment(assignment: str, field: str, text: str) -> tuple[str, object]:
+    key, equals, value = assignment.partition("=")
     if not equals or not key or not value:
-        raise DataError(f"{text.partition(':')[0]}: expected NAME:setting=value,setting=value")
-    if value.lower() in _WORDS:
-        return key.strip(), _WORDS[value.lower()]
+        name, form = text.partition(":")[0], "NAME:setting=value,setting=value"
+        raise DataError(f"{name}: expected {form}", field=field, value=text, expected=form)
+    if value.lower() in _LITERALS:
+        return key.strip(), _LITERALS[value.lower()]
     try:
         return key.strip(), literal_eval(value)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return key.strip(), value
 
 
-def dataclass_of(make: Callable[..., object]) -> type:
-    """The dataclass that `make` is, or whose class method it is.
-
-    >>> from refiner.defenses import Refiner
-    >>> dataclass_of(Refiner.paper).__name__
-    'Refiner'
-    """
-    kind: type = make if inspect.isclass(make) else getattr(make, "__self__", type(make))
-    return kind
-
-
-def _known(make: Callable[..., object]) -> list[str]:
-    return [f.name for f in fields(dataclass_of(make)) if f.init]
+def _setting_names(factory: Callable[..., object]) -> list[str]:
+    return [f.name for f in fields(dataclass_of(factory)) if f.init]

@@ -1,29 +1,31 @@
 """Attacks that rebuild a client's batch from what it uploads."""
 
-from collections.abc import Callable
-
 from refiner.attacks.base import Attack, Reconstruction
 from refiner.attacks.dlg import DLG
 from refiner.attacks.ggl import GGL
 from refiner.attacks.gradinversion import GradInversion
 from refiner.attacks.idlg import IDLG
 from refiner.attacks.inverting import InvertingGradients
-from refiner.attacks.labels import infer_labels
+from refiner.attacks.label_inference import infer_labels
 from refiner.attacks.observation import Observation
 from refiner.attacks.sweep import Sweep, tunable
-from refiner.attacks.threat import ThreatModel
-from refiner.registry import make
+from refiner.attacks.threat_model import ThreatModel
+from refiner.registry import Registry, check_settings_class, make_by_name
 
-ATTACKS: dict[str, Callable[..., Attack]] = {
-    "dlg": DLG,
-    "idlg": IDLG,
-    "inverting": InvertingGradients,
-    "inverting-paper": InvertingGradients.paper,
-    "gradinversion": GradInversion,
-    "gradinversion-paper": GradInversion.paper,
-    "ggl": GGL,
-    "ggl-paper": GGL.paper,
-}
+ATTACKS: Registry[Attack] = Registry(
+    "refiner.attacks",
+    {
+        "dlg": DLG,
+        "idlg": IDLG,
+        "inverting": InvertingGradients,
+        "inverting-paper": InvertingGradients.paper,
+        "gradinversion": GradInversion,
+        "gradinversion-paper": GradInversion.paper,
+        "ggl": GGL,
+        "ggl-paper": GGL.paper,
+    },
+    check=check_settings_class(Attack),
+)
 """Every attack by name; `inverting-paper` and its like have the settings of the paper's attack table."""
 
 __all__ = [
@@ -53,4 +55,4 @@ def make_attack(text: str, **settings: object) -> Attack:
     Traceback (most recent call last):
     refiner.errors.DataError: attack = 'invert': unknown; did you mean 'inverting'? Known: dlg, ...
     """
-    return make(ATTACKS, "attack", text, **settings)
+    return make_by_name(ATTACKS, "attack", text, **settings)

@@ -1,7 +1,5 @@
 """Defences: each turns a client's batch into an `Update` that may leave the machine."""
 
-from collections.abc import Callable
-
 from refiner.defenses.accounting import dp_epsilon
 from refiner.defenses.base import Defense
 from refiner.defenses.chain import Chain
@@ -12,19 +10,23 @@ from refiner.defenses.quantisation import Quantisation
 from refiner.defenses.refiner import Refiner
 from refiner.defenses.soteria import Soteria
 from refiner.errors import DataError
-from refiner.registry import make, split
+from refiner.registry import Registry, check_settings_class, make_by_name, split_chain
 
-DEFENSES: dict[str, Callable[..., Defense]] = {
-    "none": NoDefense,
-    "refiner": Refiner,
-    "refiner-paper": Refiner.paper,
-    "dp-gaussian": DPGaussian,
-    "dp-laplace": DPLaplace,
-    "gq": Quantisation,
-    "pruning": Pruning,
-    "soteria": Soteria,
-}
-"""Every defence by name; `refiner-paper` is Refiner with the paper's settings."""
+DEFENSES: Registry[Defense] = Registry(
+    "refiner.defenses",
+    {
+        "none": NoDefense,
+        "refiner": Refiner,
+        "refiner-paper": Refiner.paper,
+        "dp-gaussian": DPGaussian,
+        "dp-laplace": DPLaplace,
+        "gq": Quantisation,
+        "pruning": Pruning,
+        "soteria": Soteria,
+    },
+    check=check_settings_class(Defense),
+)
+"""Every defence by name, third-party ones included; `refiner-paper` is Refiner with the paper's settings."""
 
 __all__ = [
     "DEFENSES",
@@ -54,12 +56,12 @@ def make_defense(text: str, **settings: object) -> Defense:
     Traceback (most recent call last):
     refiner.errors.DataError: defense = 'refine': unknown; did you mean 'refiner'? Known: none, ...
     """
-    parts = split(DEFENSES, text)
-    if len(parts) == 1:
-        return make(DEFENSES, "defense", text, **settings)
+    links = split_chain(DEFENSES, text)
+    if len(links) == 1:
+        return make_by_name(DEFENSES, "defense", text, **settings)
     if settings:
         raise DataError(f"defense = {text!r}: a chain has its settings in its text, NAME:setting=value+NAME")
-    return Chain([make(DEFENSES, "defense", part) for part in parts])
+    return Chain([make_by_name(DEFENSES, "defense", link) for link in links])
 
 
 def label(text: str) -> str:
@@ -68,4 +70,4 @@ def label(text: str) -> str:
     >>> label("refiner-paper:iterations=5+none")
     'refiner-paper+none'
     """
-    return "+".join(part.partition(":")[0] for part in split(DEFENSES, text))
+    return "+".join(link.partition(":")[0] for link in split_chain(DEFENSES, text))

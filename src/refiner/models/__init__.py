@@ -10,30 +10,58 @@ from refiner.models.lenet import LeNet
 from refiner.models.resnet import ResNet, resnet10, resnet18, resnet34
 from refiner.models.statistics import recalibrate
 from refiner.models.vit import ViT
+from refiner.registry import Registry
 
-__all__ = ["NAMES", "LeNet", "ResNet", "ViT", "build", "recalibrate", "resnet10", "resnet18", "resnet34"]
+__all__ = [
+    "MODELS",
+    "LeNet",
+    "ResNet",
+    "ViT",
+    "make_model",
+    "recalibrate",
+    "resnet10",
+    "resnet18",
+    "resnet34",
+]
 
-_MAKERS: dict[str, Callable[..., nn.Module]] = {
-    "lenet": LeNet,
-    "resnet10": resnet10,
-    "resnet18": resnet18,
-    "resnet34": resnet34,
-    "vit": ViT,
-}
 
-NAMES: tuple[str, ...] = tuple(_MAKERS)
+def _check_factory(factory: Callable[..., nn.Module]) -> None:
+    """A `Registry` check: the factory takes the two arguments that `make_model` passes."""
+    missing = {"classes", "input_shape"} - set(inspect.signature(factory).parameters)
+    if missing:
+        raise TypeError(f"its arguments lack {' and '.join(sorted(missing))}")
 
 
-def build(
+MODELS: Registry[nn.Module] = Registry(
+    "refiner.models",
+    {"lenet": LeNet, "resnet10": resnet10, "resnet18": resnet18, "resnet34": resnet34, "vit": ViT},
+    check=_check_factory,
+)
+"""Every model by name, third-party ones included."""
+
+
+def make_model(
     name: str, classes: int = 10, input_shape: Sequence[int] = (3, 32, 32), **settings: object
 ) -> nn.Module:
-    """A new model by its name, one of `NAMES`, with that model's own settings.
+    """Build a new, untrained model by name.
 
-    >>> type(build("lenet", classes=100, activation="sigmoid")).__name__
+    Args:
+        name: One of `MODELS`.
+        classes: Number of classes, the width of the output.
+        input_shape: Shape `(channels, height, width)` of one image.
+        settings: Settings of that model, such as `norm="batch"` of the ResNets.
+
+    Returns:
+        The model, with PyTorch's default initialisation drawn from the global random state.
+
+    Raises:
+        SettingError: If the name or a setting is unknown.
+
+    >>> type(make_model("lenet", classes=100, activation="sigmoid")).__name__
     'LeNet'
     """
-    maker = _MAKERS[checks.choice("model", name, NAMES)]
-    known = [key for key in inspect.signature(maker).parameters if key not in ("classes", "input_shape")]
+    factory = MODELS[checks.choice("model", name, MODELS)]
+    known = [key for key in inspect.signature(factory).parameters if key not in ("classes", "input_shape")]
     for key in settings:
         checks.choice(f"setting of {name}", key, known)
-    return maker(classes=classes, input_shape=input_shape, **settings)
+    return factory(classes=classes, input_shape=input_shape, **settings)
