@@ -1,6 +1,9 @@
-# make demo    set up, then audit six defences on bundled images, report in out/demo
-# make test    set up, then lint, types and tests
-# make test-flower  set up, then the tests that start a SuperLink and SuperNodes on loopback; minutes
+# Each target sets up what it needs:
+# make demo         audit six defences on bundled images; report in out/demo
+# make test         lint, import contracts, types and tests
+# make docs         the documentation site, in out/docs; a broken link is an error
+# make test-flower  the tests that start a SuperLink and SuperNodes on loopback; minutes
+# make test-wheel   build the wheel, install it into an empty environment, run an audit with it
 
 PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
 WORKERS ?= 2
@@ -10,7 +13,7 @@ READY := .venv/.ready-$(shell cat requirements.lock pyproject.toml | cksum | cut
 CODE := $(wildcard src tests tools benchmarks examples)
 
 .DEFAULT_GOAL := test
-.PHONY: demo test test-flower lint format clean
+.PHONY: demo test docs test-flower test-wheel lint format clean
 
 demo: $(READY)
 	$(BIN)/refiner audit --victims 20 --iterations 400 --out out/demo \
@@ -19,13 +22,29 @@ demo: $(READY)
 test: lint
 	$(BIN)/pytest -n $(WORKERS)
 
+docs: $(READY)
+	$(BIN)/python tools/result_tables.py --check
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open out/docs/index.html"
+
 # One after the other: each deployment has as many processes as the cores can bear.
 test-flower: $(READY)
 	$(BIN)/pytest -m flower tests/federation/flower
 
+# Outside the checkout, so that nothing is imported from it.
+test-wheel: $(READY)
+	rm -rf dist out/wheel && mkdir -p out/wheel
+	$(BIN)/python -m build --quiet --no-isolation --wheel --outdir dist
+	$(PYTHON) -m venv out/wheel/env
+	out/wheel/env/bin/pip install --quiet --disable-pip-version-check -c requirements.lock dist/refiner_fl-*.whl
+	cd out/wheel && env/bin/refiner --version
+	cd out/wheel && env/bin/refiner audit --victims 2 --iterations 5 --defense none --defense refiner --out audit
+	test -s out/wheel/audit/report.html && rm -rf out/wheel
+
 lint: $(READY)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/mypy
 
 format: $(READY)
