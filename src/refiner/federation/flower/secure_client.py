@@ -1,8 +1,8 @@
-"""A client's side of secure aggregation over Flower: what it trusts and what it holds lies in its own folder.
+"""A client's side of secure aggregation over Flower; its keys and state lie in its private folder.
 
-Flower starts a new process for every message. Between them the client's secrets of the round are in a file
-that only its owner may read, and each step takes them out of it before it begins: whatever becomes of the
-step, there is no way back to before it.
+Flower starts a new process for every message. Between messages the client's secrets of the round are in a file
+that only its owner can read. Each step removes them from the file before it starts, so that no step can be
+repeated from the same state, whatever happens during the step.
 """
 
 import json
@@ -15,148 +15,177 @@ from flwr.app import RecordDict
 from torch import Tensor
 
 from refiner.errors import DataError, SettingError
-from refiner.federation.flower.aggregation import (
-    INTRODUCE,
-    Ask,
-    Secure,
-    from_records,
-    read_identities,
-    to_records,
-)
-from refiner.federation.flower.client_secrets import identity_in, others_may, write_private
-from refiner.federation.flower.messages import order_digest
-from refiner.federation.secure import AggregationError, Agreement, SecureClient
+from refiner.federation.flower.aggregation import Secure
+from refiner.federation.flower.client_secrets import load_identity, others_have_permission, write_private
+from refiner.federation.flower.identities import read_identities
+from refiner.federation.flower.messages import instructions_digest
+from refiner.federation.flower.secure_messages import INTRODUCE, StepRequest, from_records, to_records
+from refiner.federation.secure import AggregationError, RoundConfig, SecureClient
 from refiner.federation.secure.messages import ids_to_bytes
 
-MakeMove = Callable[[int], tuple[Tensor, int]]
-"""Of a round: the client's protected move `[N]`, and of how many samples it is."""
+MakeUpdate = Callable[[int], tuple[Tensor, int]]
+"""Returns the client's protected model update `[N]` of a round, and its number of samples."""
 
 
 @dataclass
-class Held:
-    """What a client keeps from one message to the next, `aggregation.json` in its folder."""
+class PersistedRound:
+    """The state that a client keeps from one message to the next, `aggregation.json` in its folder."""
 
     begun: dict[str, int] = field(default_factory=dict)
-    """By session, the last round begun: none is begun again. It is never shortened."""
+    """By session, the last round begun. No round is begun twice; entries are never removed."""
     session: str = ""
     round: int = 0
     clients: list[int] = field(default_factory=list)
     size: int = 0
-    order: str = ""
-    """The digest, in hex, of the order that the round is for."""
+    instructions_digest: str = ""
+    """Digest of the round's training instructions, in hex."""
     state: str | None = None
-    """The round's secrets; None once the client is out of it, and while a step is under way."""
+    """The round's secrets; None while a step is running, and when the client is out of the round."""
 
     @classmethod
-    def read(cls, folder: Path) -> "Held":
-        """What is kept in a folder; nothing if no round was ever begun."""
+    def read(cls, folder: Path) -> "PersistedRound":
+        """The state in a folder; an empty one if no round was ever begun."""
         path = folder / "aggregation.json"
         if not path.exists():
             return cls()
         try:
-            made = cls(**json.loads(path.read_text(encoding="utf-8")))
+            persisted = cls(**json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
-            # Without it, rounds that were begun could be asked for again: that is for the owner to say.
-            raise DataError(f"{path}: unreadable; delete it once no training that began goes on") from error
-        if others_may(path, 0o077):
-            raise DataError(f"{path}: others may read it; use chmod 600")
-        return made
+            # Without this file a round could be begun twice, so only its owner may decide to delete it.
+            raise DataError(f"{path}: unreadable; delete it when no training of it is running") from error
+        if others_have_permission(path, 0o077):
+            raise DataError(f"{path}: others can read it; use chmod 600")
+        return persisted
 
     def write(self, folder: Path) -> None:
-        """Keep it in the place of what was there, for its owner alone."""
+        """Replace the state in a folder, readable by its owner only."""
         write_private(folder / "aggregation.json", json.dumps(asdict(self)).encode())
 
 
-class Member:
-    """One client, known to the others by its key."""
+class SecureParticipant:
+    """A client that takes part in secure aggregation, identified by its key in `identities.json`.
+
+    Args:
+        folder: The client's private folder.
+        settings: The client's settings of secure aggregation.
+        session: Name of the training run.
+
+    Raises:
+        DataError: If the client's key or the list of keys is missing or wrong.
+    """
 
     def __init__(self, folder: Path, settings: Secure, session: str) -> None:
         self.folder, self.settings, self.session = folder, settings, session
-        self.identity = identity_in(folder)
-        self.known = read_identities(folder)
-        numbers = [client for client, key in self.known.items() if key == self.identity.public]
-        if len(numbers) != 1:
+        self.identity = load_identity(folder)
+        self.public_keys = read_identities(folder)
+        ids = [client for client, key in self.public_keys.items() if key == self.identity.public]
+        if len(ids) != 1:
             raise DataError(
-                f"identities.json: holds this client's own key {len(numbers)} times, expected once"
+                f"identities.json: contains this client's own key {len(ids)} times, expected once"
             )
-        self.number = numbers[0]
+        self.client_id = ids[0]
 
-    def answer(self, content: RecordDict, node: int, make_move: MakeMove) -> RecordDict:
-        """The answer to one step. What is kept is on the disk before it is returned."""
-        ask = Ask.read(content)
-        if ask.step == INTRODUCE:
+    def reply(self, content: RecordDict, node: int, make_update: MakeUpdate) -> RecordDict:
+        """The reply to one step; the new state is on the disk before it is returned."""
+        request = StepRequest.read(content)
+        if request.step == INTRODUCE:
             return to_records(self._introduction(node))
-        with _alone(self.folder):
-            held = Held.read(self.folder)
-            client = self._begun(ask, held) if ask.step == "advertise" else self._resumed(ask, held)
-            held.state = None
-            held.write(self.folder)
-            message = self._step(client, ask, content, make_move)
-            held.state = client.state().decode()
-            held.write(self.folder)
+        with _exclusive(self.folder):
+            persisted = PersistedRound.read(self.folder)
+            begin = self._begin if request.step == "advertise" else self._resume
+            client = begin(request, persisted)
+            persisted.state = None
+            persisted.write(self.folder)
+            message = self._run_step(client, request, content, make_update)
+            persisted.state = client.state().decode()
+            persisted.write(self.folder)
         return to_records(message)
 
     def _introduction(self, node: int) -> dict[str, bytes]:
-        """Which client this node is; signed for this node, so that no other can say the same."""
-        signature = self.identity.sign("introduction", self.session, node, self.number)
-        return {"client": ids_to_bytes([self.number]), "signature": signature}
+        """Which client this node is, signed for this node so that no other node can claim the same."""
+        signature = self.identity.sign("introduction", self.session, node, self.client_id)
+        return {"client": ids_to_bytes([self.client_id]), "signature": signature}
 
-    def _agreement(self, ask: Ask) -> Agreement:
-        return self.settings.agreement(self.session, ask.round, ask.clients, self.known, ask.size, ask.order)
+    def _round_config(self, request: StepRequest) -> RoundConfig:
+        return self.settings.round_config(
+            self.session,
+            request.round,
+            request.clients,
+            self.public_keys,
+            request.size,
+            request.instructions_digest,
+        )
 
-    def _begun(self, ask: Ask, held: Held) -> SecureClient:
-        agreement = self._agreement(ask)
-        after = held.begun.get(self.session)
-        client = SecureClient(agreement, self.number, self.identity, after=after)
-        held.begun[self.session] = ask.round
-        held.session, held.round = self.session, ask.round
-        held.clients, held.size, held.order = list(ask.clients), ask.size, ask.order.hex()
+    def _begin(self, request: StepRequest, persisted: PersistedRound) -> SecureClient:
+        config = self._round_config(request)
+        last_round = persisted.begun.get(self.session)
+        client = SecureClient(config, self.client_id, self.identity, last_round=last_round)
+        persisted.begun[self.session] = request.round
+        persisted.session, persisted.round = self.session, request.round
+        persisted.clients, persisted.size = list(request.clients), request.size
+        persisted.instructions_digest = request.instructions_digest.hex()
         return client
 
-    def _resumed(self, ask: Ask, held: Held) -> SecureClient:
-        if (held.session, held.round) != (self.session, ask.round) or held.state is None:
-            raise AggregationError(f"round {ask.round}: asked for {ask.step}, but this client is not in it")
-        # Who takes part, and in what, was agreed to at the beginning, whatever a later message says.
-        begun = Ask("advertise", held.round, tuple(held.clients), held.size, bytes.fromhex(held.order))
-        agreement = self._agreement(begun)
-        client = SecureClient.restore(agreement, self.number, self.identity, held.state.encode())
-        if client.step != ask.step:
-            raise AggregationError(f"round {ask.round}: asked for {ask.step}, its next step is {client.step}")
+    def _resume(self, request: StepRequest, persisted: PersistedRound) -> SecureClient:
+        is_current = (persisted.session, persisted.round) == (self.session, request.round)
+        if not is_current or persisted.state is None:
+            raise AggregationError(
+                f"round {request.round}: asked for {request.step}, but this client is not in the round"
+            )
+        # Participants and instructions were agreed on in the first step, whatever a later message says.
+        first_request = StepRequest(
+            "advertise",
+            persisted.round,
+            tuple(persisted.clients),
+            persisted.size,
+            bytes.fromhex(persisted.instructions_digest),
+        )
+        config = self._round_config(first_request)
+        client = SecureClient.restore(config, self.client_id, self.identity, persisted.state.encode())
+        if client.step != request.step:
+            raise AggregationError(
+                f"round {request.round}: asked for {request.step}, but the next step is {client.step}"
+            )
         return client
 
-    def _step(
-        self, client: SecureClient, ask: Ask, content: RecordDict, make_move: MakeMove
+    def _run_step(
+        self, client: SecureClient, request: StepRequest, content: RecordDict, make_update: MakeUpdate
     ) -> dict[str, bytes]:
         message = from_records(content)
-        if ask.step == "advertise":
-            return client.advertise()
-        if ask.step == "share":
-            return client.share(message)
-        if ask.step == "confirm":
-            return client.confirm(message)
-        if ask.step == "unmask":
+        if request.step == "advertise":
+            return client.advertise_keys()
+        if request.step == "share":
+            return client.share_keys(message)
+        if request.step == "confirm":
+            return client.confirm_survivors(message)
+        if request.step == "unmask":
             return client.unmask(message)
-        # Those in the sum have all signed for one order: before a move is made, that this is the one.
-        got, agreed = order_digest(content), client.agreement.order
-        if got != agreed:
+        # All clients of the sum have signed the same digest, so it is checked before an update is computed.
+        received, agreed = instructions_digest(content), client.config.instructions_digest
+        if received != agreed:
             raise AggregationError(
-                f"order: its digest is {got.hex()[:16]}…, expected {agreed.hex()[:16]}…, which this client "
-                "signed for; nothing leaves"
+                f"instructions: digest {received.hex()[:16]}..., but this client signed "
+                f"{agreed.hex()[:16]}...; nothing is sent"
             )
-        move, samples = make_move(ask.round)
-        return client.mask(move, message, samples)
+        update, samples = make_update(request.round)
+        return client.mask_update(update, message, samples)
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """One step at a time: two at once could begin at the same state and tell two stories."""
+def _exclusive(folder: Path) -> Iterator[None]:
+    """Allow one step at a time: two at once could start from the same state and sign different messages."""
     try:
         import fcntl
     except ImportError:
-        raise SettingError("aggregation = secure: needs a system with file locks as POSIX has them") from None
+        raise SettingError(
+            "aggregation = secure: needs POSIX file locks",
+            field="aggregation",
+            value="secure",
+            expected="a system with POSIX file locks",
+        ) from None
     with (folder / "aggregation.lock").open("w") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # gone with this process, however it ends
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when this process ends, in any way
         except OSError:
-            raise AggregationError("another step of this client is under way; nothing leaves") from None
+            raise AggregationError("another step of this client is running; nothing is sent") from None
         yield

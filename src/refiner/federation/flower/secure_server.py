@@ -1,4 +1,4 @@
-"""The server's side of secure aggregation over Flower: it relays between nodes and opens the sum alone."""
+"""The server's side of secure aggregation over Flower: it relays messages and learns only the sum."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -8,117 +8,139 @@ from typing import TypeVar
 from flwr.app import RecordDict
 
 from refiner.errors import RefinerError
-from refiner.federation.flower.aggregation import INTRODUCE, Ask, Secure, from_records
-from refiner.federation.flower.messages import order_digest
+from refiner.federation.flower.aggregation import Secure
+from refiner.federation.flower.messages import instructions_digest
+from refiner.federation.flower.secure_messages import INTRODUCE, StepRequest, from_records
 from refiner.federation.secure import Aggregate, AggregationError, SecureServer
 from refiner.federation.secure.messages import ids_from_bytes
-from refiner.federation.secure.primitives import signed_by
+from refiner.federation.secure.primitives import verify_signature
 
 T = TypeVar("T")
 Message = Mapping[str, bytes]
 Exchange = Callable[[int, Mapping[int, RecordDict]], tuple[dict[int, RecordDict], dict[int, str]]]
-"""Asks nodes for a round, and waits: by node, what came in time, and why the others have nothing in it."""
+"""Sends a message to each node in a round and waits: replies by node, and reasons by node without one."""
 
 
 @dataclass
 class SecureRounds:
-    """The rounds of one training, for nodes that prove which client they are."""
+    """The rounds of one training with secure aggregation.
+
+    Args:
+        settings: The server's settings of secure aggregation.
+        public_keys: The clients' public keys, by client id.
+        session: Name of the training run.
+        exchange: Sends messages to nodes and waits for their replies.
+    """
 
     settings: Secure
-    known: Mapping[int, bytes]
-    """The clients' public keys, by number."""
+    public_keys: Mapping[int, bytes]
     session: str
     exchange: Exchange
-    numbers: dict[int, int] = field(default_factory=dict)
-    """By node, which client it is: as it signed, not as it said."""
+    client_of_node: dict[int, int] = field(default_factory=dict)
+    """The client id of each node that has proved it with a signature."""
     seconds: float = 0.0
-    """That the last round took the server itself, without waiting."""
+    """Computing time of the server in the last round, without waiting."""
 
     def mean(
-        self, round: int, nodes: Sequence[int], order: RecordDict, size: int, rejected: dict[int, str]
+        self, round: int, nodes: Sequence[int], instructions: RecordDict, size: int, rejected: dict[int, str]
     ) -> Aggregate:
-        """The weighted mean of the nodes' moves `[N]`; `rejected` gets those who dropped out, and why.
+        """The weighted mean of the nodes' model updates `[N]`.
 
-        `order` goes with the step in which the clients train, its digest with the first, so that all of them
-        agree to the same. Fewer than t at any step: an error.
+        Args:
+            round: Number of the round.
+            nodes: The nodes to ask.
+            instructions: Training instructions and parameters. They are sent with the step in which clients
+                train; their digest is sent with the first step, so that all clients agree to the same.
+            size: Number of values of an update.
+            rejected: Filled with the nodes that dropped out, and why.
+
+        Raises:
+            AggregationError: If fewer clients than the threshold complete a step.
         """
         self.seconds = 0.0
-        told = self._timed(lambda: order_digest(order))
-        self._introduce(round, [node for node in nodes if node not in self.numbers], rejected)
-        node_of = {self.numbers[node]: node for node in nodes if node in self.numbers}
-        agreement = self.settings.agreement(self.session, round, sorted(node_of), self.known, size, told)
-        server = SecureServer(agreement)
-        most = (size + 1) * agreement.encoding.dtype.itemsize
+        digest = self._timed(lambda: instructions_digest(instructions))
+        self._introduce(round, [node for node in nodes if node not in self.client_of_node], rejected)
+        node_of = {self.client_of_node[node]: node for node in nodes if node in self.client_of_node}
+        clients = tuple(sorted(node_of))
+        config = self.settings.round_config(self.session, round, clients, self.public_keys, size, digest)
+        server = SecureServer(config)
+        max_bytes = (size + 1) * config.encoding.dtype.itemsize
 
-        def asked(step: str, messages: Mapping[int, RecordDict]) -> dict[int, dict[str, bytes]]:
-            """The messages of the clients that answered this step."""
+        def replies(step: str, messages: Mapping[int, RecordDict]) -> dict[int, dict[str, bytes]]:
+            """The replies to a step, by client."""
             contents = {node_of[client]: content for client, content in messages.items()}
-            found = self._read(round, contents, most if step == "mask" else 0, rejected)
-            return {self.numbers[node]: message for node, message in found.items()}
+            by_node = self._exchange_messages(round, contents, max_bytes if step == "mask" else 0, rejected)
+            return {self.client_of_node[node]: message for node, message in by_node.items()}
 
-        def to_all(step: str, message: Message, clients: Mapping[int, object]) -> dict[int, RecordDict]:
-            """The same message to those whose last answer was sound."""
-            content = Ask(step, round).content(message)
-            return {client: content for client in clients if client not in server.refused}
+        def same_for(step: str, message: Message, clients: Mapping[int, object]) -> dict[int, RecordDict]:
+            """The same message for each client whose last reply was valid."""
+            content = StepRequest(step, round).content(message)
+            return {client: content for client in clients if client not in server.rejected}
 
         try:
-            first = Ask("advertise", round, tuple(sorted(node_of)), size, told).content()
-            adverts = asked("advertise", dict.fromkeys(node_of, first))
-            keys = self._timed(lambda: server.keys(adverts))
-            shares = asked("share", to_all("share", keys, adverts))
-            sealed = self._timed(lambda: server.relay(shares))
-            masking = {client: Ask("mask", round).content(message) for client, message in sealed.items()}
-            masked = asked("mask", {c: RecordDict({**each, **order}) for c, each in masking.items()})
-            survivors = self._timed(lambda: server.survivors(masked))
-            confirmed = asked("confirm", to_all("confirm", survivors, masked))
-            signatures = self._timed(lambda: server.signatures(confirmed))
-            revealed = asked("unmask", to_all("unmask", signatures, confirmed))
+            first = StepRequest("advertise", round, clients, size, digest).content()
+            advertisements = replies("advertise", dict.fromkeys(node_of, first))
+            keys = self._timed(lambda: server.collect_keys(advertisements))
+            shares = replies("share", same_for("share", keys, advertisements))
+            encrypted = self._timed(lambda: server.collect_shares(shares))
+            mask = {
+                client: RecordDict({**StepRequest("mask", round).content(message), **instructions})
+                for client, message in encrypted.items()
+            }
+            masked = replies("mask", mask)
+            survivors = self._timed(lambda: server.collect_masked_updates(masked))
+            confirmed = replies("confirm", same_for("confirm", survivors, masked))
+            signatures = self._timed(lambda: server.collect_signatures(confirmed))
+            revealed = replies("unmask", same_for("unmask", signatures, confirmed))
             return self._timed(lambda: server.aggregate(revealed))
         finally:
-            rejected |= {node_of[client]: reason for client, reason in server.refused.items()}
+            rejected |= {node_of[client]: reason for client, reason in server.rejected.items()}
 
     def _introduce(self, round: int, nodes: Sequence[int], rejected: dict[int, str]) -> None:
-        """Learn which clients these nodes are."""
+        """Find out which clients these nodes are."""
         if not nodes:
             return
-        content = Ask(INTRODUCE).content()
-        for node, message in self._read(round, dict.fromkeys(nodes, content), 0, rejected).items():
+        content = StepRequest(INTRODUCE).content()
+        messages = self._exchange_messages(round, dict.fromkeys(nodes, content), 0, rejected)
+        for node, message in messages.items():
             try:
-                client = self._introduced(node, message)
+                client = self._verified_client(node, message)
             except AggregationError as error:
                 rejected[node] = str(error)
                 continue
-            # A client whose node was started anew is the new node.
-            self.numbers = {old: number for old, number in self.numbers.items() if number != client}
-            self.numbers[node] = client
+            # A client that was restarted has a new node id.
+            self.client_of_node = {old: known for old, known in self.client_of_node.items() if known != client}
+            self.client_of_node[node] = client
 
-    def _introduced(self, node: int, message: Message) -> int:
+    def _verified_client(self, node: int, message: Message) -> int:
+        """The client id in an introduction, after its signature is verified."""
         if set(message) != {"client", "signature"}:
             raise AggregationError("introduction: expected client and signature")
         ids = ids_from_bytes(message["client"])
-        if len(ids) != 1 or ids[0] not in self.known:
-            raise AggregationError("introduction: of no client in identities.json")
-        told = ("introduction", self.session, node, ids[0])
-        if not signed_by(self.known[ids[0]], message["signature"], *told):
+        if len(ids) != 1 or ids[0] not in self.public_keys:
+            raise AggregationError("introduction: not a client in identities.json")
+        signed = ("introduction", self.session, node, ids[0])
+        if not verify_signature(self.public_keys[ids[0]], message["signature"], *signed):
             raise AggregationError(f"introduction as client {ids[0]}: not signed by it")
         return ids[0]
 
-    def _read(
-        self, round: int, contents: Mapping[int, RecordDict], most: int, rejected: dict[int, str]
+    def _exchange_messages(
+        self, round: int, contents: Mapping[int, RecordDict], max_bytes: int, rejected: dict[int, str]
     ) -> dict[int, dict[str, bytes]]:
-        answers, missing = self.exchange(round, contents)
+        """The protocol's messages in the nodes' replies; `rejected` is filled with the others."""
+        replies, missing = self.exchange(round, contents)
         rejected |= missing
-        found = {}
-        for node, answer in answers.items():
+        messages = {}
+        for node, reply in replies.items():
             try:
-                found[node] = from_records(answer, most)
+                messages[node] = from_records(reply, max_bytes)
             except RefinerError as error:
                 rejected[node] = str(error)
-        return found
+        return messages
 
     def _timed(self, call: Callable[[], T]) -> T:
-        began = time.perf_counter()
+        start = time.perf_counter()
         try:
             return call()
         finally:
-            self.seconds += time.perf_counter() - began
+            self.seconds += time.perf_counter() - start

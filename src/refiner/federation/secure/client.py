@@ -1,4 +1,4 @@
-"""A client's side of one round: five steps, each once and in order; if one is refused, it is out."""
+"""The client's side of one round: five steps, once each and in order; an error in one ends it."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -8,39 +8,59 @@ import numpy as np
 from torch import Tensor
 
 from refiner import checks
-from refiner.errors import DataError
+from refiner.errors import DataError, Description
 from refiner.federation.secure import primitives
-from refiner.federation.secure.client_state import DONE, LEFT, Holding
+from refiner.federation.secure.client_state import ABORTED, DONE, ClientState
 from refiner.federation.secure.errors import AggregationError
 from refiner.federation.secure.identity import Identity
-from refiner.federation.secure.masks import add_mask, add_pair_mask, commitment, pair_key, self_key
+from refiner.federation.secure.masks import (
+    add_mask,
+    add_pairwise_mask,
+    pairwise_mask_key,
+    seed_commitment,
+    self_mask_key,
+)
 from refiner.federation.secure.messages import (
-    ADVERT_BYTES,
-    SEALED_BYTES,
+    ADVERTISEMENT_BYTES,
+    ENCRYPTED_SHARES_BYTES,
     STEPS,
-    Advert,
+    KeyAdvertisement,
     Message,
-    by_client,
-    compose,
-    fields_of,
+    fields_by_client,
     ids_from_bytes,
     ids_to_bytes,
-    story,
-    transcript,
+    keys_digest,
+    make_message,
+    message_fields,
+    survivors_statement,
 )
-from refiner.federation.secure.primitives import SHARE_BYTES, SIGNATURE_BYTES
-from refiner.federation.secure.round_config import Agreement
+from refiner.federation.secure.primitives import SIGNATURE_BYTES
+from refiner.federation.secure.round_config import RoundConfig
+from refiner.federation.secure.secret_sharing import split_secret
+from refiner.federation.secure.share_encryption import ShareCipher
 
 
 class SecureClient:
-    """One client in one round; made anew for every round, with fresh keys.
+    """One client in one round; create a new one, with fresh keys, for every round.
 
-    A step that is refused ends the round for this client: its secrets are dropped, later steps are refused.
+    Each step takes the server's message and returns this client's response. If a step raises, the client has
+    left the round: its secrets are erased, and every later step raises an AggregationError.
+
+    Args:
+        config: The round's settings, built from what this client trusts.
+        client: This client's id.
+        identity: Its identity key, whose public part is in `config.identities`.
+        last_round: The last round of this session that the client began; `config.round` must be later. An
+            update that is part of two sums over different clients could be computed from their difference.
+
+    Raises:
+        AggregationError: The client has begun this round, or a later one, already.
+        SettingError: `client` is not in the round, or `identity` is not its key.
 
     >>> identities = {client: Identity.generate() for client in (1, 2, 3)}
-    >>> known = {client: identity.public for client, identity in identities.items()}
-    >>> client = SecureClient(Agreement("training 7", 1, known, size=4), 2, identities[2])
-    >>> sorted(client.advertise())
+    >>> public_keys = {client: identity.public for client, identity in identities.items()}
+    >>> client = SecureClient(RoundConfig("training 7", 1, public_keys, size=4), 2, identities[2])
+    >>> sorted(client.advertise_keys())
     ['advert', 'context', 'step']
     >>> client.unmask({})
     Traceback (most recent call last):
@@ -48,198 +68,276 @@ class SecureClient:
     """
 
     def __init__(
-        self, agreement: Agreement, client: int, identity: Identity, *, after: int | None = None
+        self, config: RoundConfig, client: int, identity: Identity, *, last_round: int | None = None
     ) -> None:
-        """Begin a round later than `after`, the last one of this session that this client began.
-
-        Once again the same round is refused: one update in two sums of different clients tells too much.
-        """
-        if after is not None and agreement.round <= checks.integer("after", after, 0):
+        if last_round is not None and config.round <= checks.integer("last_round", last_round, 0):
             raise AggregationError(
-                f"round {agreement.round}: client {client} has begun round {after} already"
+                f"round {config.round}: client {client} has begun round {last_round} already"
             )
-        if client not in agreement.identities:
-            raise checks.wrong("client", client, f"one of {', '.join(map(str, agreement.identities))}")
-        if identity.public != agreement.identities[client]:
-            raise checks.wrong("identity", identity, f"the key that the agreement has of client {client}")
-        self.agreement, self.client = agreement, client
+        if client not in config.identities:
+            raise checks.wrong("client", client, f"one of {', '.join(map(str, config.identities))}")
+        if identity.public != config.identities[client]:
+            # Described, as the error must not carry the private key.
+            raise checks.wrong("identity", Description(repr(identity)), f"the key listed for client {client}")
+        self.config, self.client = config, client
         self._identity = identity
-        self._held = Holding()
+        self._state = ClientState()
 
     @property
     def step(self) -> str:
-        """What it can be asked for next; `done` after the last, `left` after a refusal."""
-        return self._held.step
+        """The next step, one of `STEPS`; `done` after the last one, `aborted` after an error."""
+        return self._state.step
 
-    def advertise(self) -> dict[str, bytes]:
-        """This client's public keys of the round, signed."""
-        with self._during("advertise"):
-            return self._message("advertise", {"advert": self._advert().to_bytes()})
+    def advertise_keys(self) -> dict[str, bytes]:
+        """Step 1, key advertisement.
 
-    def share(self, message: Message) -> dict[str, bytes]:
-        """Given every client's public keys, shares of this one's secrets, sealed for each of them."""
-        with self._during("share"):
-            known, context = self.agreement.identities, self.agreement.context
-            raw = by_client(self._fields(message, "share"), "advert", known, ADVERT_BYTES)
-            adverts = {other: Advert.read(text, context, other, known[other]) for other, text in raw.items()}
-            self._enough("adverts", adverts)
-            if adverts.get(self.client) != self._advert():
-                raise AggregationError(f"adverts: that of client {self.client} itself is missing or changed")
-            keys = [key for advert in adverts.values() for key in (advert.sealing, advert.masking)]
+        Returns:
+            The response: this client's public keys for the round, signed.
+        """
+        with self._running("advertise"):
+            return self._response("advertise", {"advert": self._advertisement().to_bytes()})
+
+    def share_keys(self, message: Message) -> dict[str, bytes]:
+        """Step 2, share keys: verify all clients' keys and share this client's secrets.
+
+        Args:
+            message: The server's message with the key advertisements of all clients.
+
+        Returns:
+            The response: for each other client, its shares of this client's masking secret and self-mask
+            seed, encrypted.
+
+        Raises:
+            AggregationError: A key is not signed by its owner for this round, appears twice, or this client's
+                own key is missing; or there are fewer clients than the threshold.
+        """
+        with self._running("share"):
+            identities, context = self.config.identities, self.config.context
+            fields = self._fields(message, "share")
+            advertisements = {
+                other: KeyAdvertisement.from_bytes(raw, context, other, identities[other])
+                for other, raw in fields_by_client(fields, "advert", identities, ADVERTISEMENT_BYTES).items()
+            }
+            self._check_threshold("key advertisements", advertisements)
+            if advertisements.get(self.client) != self._advertisement():
+                raise AggregationError(
+                    f"key advertisements: that of client {self.client} itself is missing or changed"
+                )
+            public = advertisements.values()
+            keys = [each.encryption_key for each in public] + [each.masking_key for each in public]
             if len(set(keys)) < len(keys):
-                raise AggregationError("adverts: the same public key twice")
-            self._held.adverts = adverts
-            _, masking, seed = self._held.secrets
-            needed, places = self.agreement.needed, len(adverts)
-            made = (primitives.split(masking, needed, places), primitives.split(seed, needed, places))
-            shares = dict(zip(adverts, zip(*made, strict=True), strict=True))
-            self._held.shares = {self.client: shares.pop(self.client)}
-            about = transcript(context, adverts)
-            return self._message(
+                raise AggregationError("key advertisements: the same public key appears twice")
+            self._state.advertisements = advertisements
+            _, masking_secret, seed = self._state.secrets
+            threshold, count = self.config.effective_threshold, len(advertisements)
+            key_shares = split_secret(masking_secret, threshold, count)
+            seed_shares = split_secret(seed, threshold, count)
+            shares = dict(zip(advertisements, zip(key_shares, seed_shares, strict=True), strict=True))
+            self._state.shares = {self.client: shares.pop(self.client)}
+            cipher = self._share_cipher()
+            return self._response(
                 "share",
                 {
-                    f"to:{other}": primitives.seal(
-                        self._sealing_key(self.client, other), key + seed, about, self.client, other
+                    f"to:{other}": cipher.encrypt(
+                        advertisements[other].encryption_key, self.client, other, pair
                     )
-                    for other, (key, seed) in shares.items()
+                    for other, pair in shares.items()
                 },
             )
 
-    def mask(self, update: Tensor, message: Message, weight: int = 1) -> dict[str, bytes]:
-        """Given what the others sealed for this client: its update `[N]` times its weight, masked."""
-        with self._during("mask"):
-            agreement, adverts = self.agreement, self._held.adverts
-            checks.integer("weight", weight, 1, agreement.max_weight)
-            others = [other for other in adverts if other != self.client]
-            sealed = by_client(self._fields(message, "mask"), "from", others, SEALED_BYTES)
-            self._enough("clients that shared", [self.client, *sealed])
-            # All shares are opened before anything masked leaves: later it would be too late to refuse.
-            self._held.shares |= {other: self._open(other, text) for other, text in sealed.items()}
-            if not isinstance(update, Tensor) or update.shape != (agreement.size,):
-                raise DataError(f"update: expected a tensor of shape [{agreement.size}]; nothing leaves")
-            values = agreement.encoding.encode(update, weight)
-            vector = np.append(values, np.array([weight], dtype=values.dtype))
-            _, masking, seed = self._held.secrets
-            add_mask(vector, self_key(agreement.context, self.client, seed))
-            for other in sealed:
-                key = pair_key(agreement.context, masking, self.client, other, adverts[other].masking)
-                add_pair_mask(vector, key, self.client, other)
-            return self._message("mask", {"masked": vector.tobytes()})
+    def mask_update(self, update: Tensor, message: Message, weight: int = 1) -> dict[str, bytes]:
+        """Step 3, masked input: decrypt the other clients' shares and mask the update.
 
-    def confirm(self, message: Message) -> dict[str, bytes]:
-        """Given who survived: this client's signature of it, so that the server can tell only one story."""
-        with self._during("confirm"):
+        Args:
+            update: The update `[N]`, floating point; N is `config.size`.
+            message: The server's message with the shares that the others encrypted for this client.
+            weight: The weight of the update, in [1, config.max_weight].
+
+        Returns:
+            The response: weight · update and the weight, encoded as integers and masked.
+
+        Raises:
+            AggregationError: A share cannot be decrypted, or fewer clients than the threshold shared.
+            DataError: The update has the wrong shape, or a value that cannot be encoded.
+            SettingError: The weight is out of range.
+        """
+        with self._running("mask"):
+            config, advertisements = self.config, self._state.advertisements
+            checks.integer("weight", weight, 1, config.max_weight)
+            others = [other for other in advertisements if other != self.client]
+            fields = self._fields(message, "mask")
+            ciphertexts = fields_by_client(fields, "from", others, ENCRYPTED_SHARES_BYTES)
+            self._check_threshold("clients that shared keys", [self.client, *ciphertexts])
+            # All shares are decrypted before the masked update is sent: afterwards it is too late to abort.
+            cipher, index = self._share_cipher(), sorted(advertisements).index(self.client) + 1
+            self._state.shares |= {
+                other: cipher.decrypt(
+                    advertisements[other].encryption_key, other, self.client, index, ciphertext
+                )
+                for other, ciphertext in ciphertexts.items()
+            }
+            if not isinstance(update, Tensor) or update.shape != (config.size,):
+                raise DataError(
+                    f"update: expected a tensor of shape [{config.size}]; nothing was sent",
+                    field="update",
+                    value=update if isinstance(update, Tensor) else type(update).__name__,
+                    expected=f"a tensor of shape [{config.size}]",
+                )
+            values = config.encoding.encode(update, weight)
+            vector = np.append(values, np.array([weight], dtype=values.dtype))
+            _, masking_secret, seed = self._state.secrets
+            add_mask(vector, self_mask_key(config.context, self.client, seed))
+            for other in ciphertexts:
+                public = advertisements[other].masking_key
+                key = pairwise_mask_key(config.context, masking_secret, self.client, other, public)
+                add_pairwise_mask(vector, key, self.client, other)
+            return self._response("mask", {"masked": vector.tobytes()})
+
+    def confirm_survivors(self, message: Message) -> dict[str, bytes]:
+        """Step 4, consistency check: sign the list of survivors, so that the server can use only one list.
+
+        Args:
+            message: The server's message with the clients whose masked updates it received.
+
+        Returns:
+            The response: this client's signature of the list.
+
+        Raises:
+            AggregationError: The list lacks this client, names one that did not share keys, or is shorter
+                than the threshold.
+        """
+        with self._running("confirm"):
             fields = self._fields(message, "confirm")
             if set(fields) != {"survivors"}:
                 raise AggregationError("confirm message: expected survivors and no other field")
             survivors = ids_from_bytes(fields["survivors"])
-            if not {self.client} <= set(survivors) <= set(self._held.shares):
+            if not {self.client} <= set(survivors) <= set(self._state.shares):
                 raise AggregationError(
-                    f"survivors: expected clients that shared, client {self.client} among them"
+                    f"survivors: expected clients that shared keys, client {self.client} among them"
                 )
-            self._enough("survivors", survivors)
-            self._held.survivors = survivors
-            return self._message("confirm", {"signature": self._identity.sign(*self._story())})
+            self._check_threshold("survivors", survivors)
+            self._state.survivors = survivors
+            return self._response("confirm", {"signature": self._identity.sign(*self._statement())})
 
     def unmask(self, message: Message) -> dict[str, bytes]:
-        """Given t signatures of the same survivors: one share of each client, of its seed or its mask key."""
-        with self._during("unmask"):
-            fields, survivors = self._fields(message, "unmask"), self._held.survivors
+        """Step 5, unmasking: reveal one share of each client's secrets.
+
+        Args:
+            message: The server's message with the survivors and their signatures.
+
+        Returns:
+            The response: for each survivor the share of its self-mask seed, for each client that dropped out
+            after sharing the share of its masking secret.
+
+        Raises:
+            AggregationError: The list is not the one that this client signed, or has fewer valid signatures
+                than the threshold.
+        """
+        with self._running("unmask"):
+            fields, survivors = self._fields(message, "unmask"), self._state.survivors
             if fields.pop("survivors", None) != ids_to_bytes(survivors):
                 raise AggregationError("survivors: not those that this client signed; no share is revealed")
-            signatures = by_client(fields, "signature", survivors, SIGNATURE_BYTES)
-            self._enough("signatures of survivors", signatures)
-            told = self._story()
+            signatures = fields_by_client(fields, "signature", survivors, SIGNATURE_BYTES)
+            self._check_threshold("signatures of survivors", signatures)
+            statement = self._statement()
             for other, signature in signatures.items():
-                if not primitives.signed_by(self.agreement.identities[other], signature, *told):
+                if not primitives.verify_signature(self.config.identities[other], signature, *statement):
                     raise AggregationError(
                         f"signature of client {other}: not of these survivors; no share is revealed"
                     )
-            # Of each client the one or the other, and never a second time: both would lift all of its masks.
+            # One of the two shares per client, and only once: both together would remove all of its masks.
             revealed = {}
-            for other, (key, seed) in self._held.shares.items():
+            for other, (key_share, seed_share) in self._state.shares.items():
                 if other in survivors:
-                    revealed[f"seed:{other}"] = seed
+                    revealed[f"seed:{other}"] = seed_share
                 else:
-                    revealed[f"key:{other}"] = key
-            return self._message("unmask", revealed)
+                    revealed[f"key:{other}"] = key_share
+            return self._response("unmask", revealed)
 
     def state(self) -> bytes:
-        """Its secrets and where it stands, to go on in another process on the same machine; never to be sent.
+        """The client's state, secrets included, to continue in another process on the same machine.
 
-        To be kept before the step's answer is sent, in the place of the one before: a client that is put back
-        to an older state could be asked for the other share of the same secrets.
+        Store it before the step's response is sent, replacing the previous one: a client restored from an
+        older state could be asked for the other share of the same secrets. Never send it.
+
+        Returns:
+            The state, for `restore`.
         """
-        return self._held.to_bytes(self.agreement, self.client)
+        return self._state.to_bytes(self.config, self.client)
 
     @classmethod
-    def restore(cls, agreement: Agreement, client: int, identity: Identity, state: bytes) -> Self:
-        """The client that `state` was taken of.
+    def restore(cls, config: RoundConfig, client: int, identity: Identity, state: bytes) -> Self:
+        """Restore a client from its state.
+
+        Args:
+            config: The same round's settings.
+            client: The same client's id.
+            identity: Its identity key.
+            state: What `state()` returned.
+
+        Returns:
+            The client, at the step where `state` was taken.
+
+        Raises:
+            AggregationError: The state is damaged, or of another client or round.
 
         >>> identities = {client: Identity.generate() for client in (1, 2)}
-        >>> known = {client: identity.public for client, identity in identities.items()}
-        >>> agreement = Agreement("training 7", 1, known, size=4)
-        >>> client = SecureClient(agreement, 1, identities[1])
-        >>> advert = client.advertise()
-        >>> SecureClient.restore(agreement, 1, identities[1], client.state()).step
+        >>> public_keys = {client: identity.public for client, identity in identities.items()}
+        >>> config = RoundConfig("training 7", 1, public_keys, size=4)
+        >>> client = SecureClient(config, 1, identities[1])
+        >>> response = client.advertise_keys()
+        >>> SecureClient.restore(config, 1, identities[1], client.state()).step
         'share'
         """
-        made = cls(agreement, client, identity)
-        made._held = Holding.from_bytes(state, agreement, client)
-        return made
+        restored = cls(config, client, identity)
+        restored._state = ClientState.from_bytes(state, config, client)
+        return restored
 
     @contextmanager
-    def _during(self, step: str) -> Iterator[None]:
-        held = self._held
-        if held.step != step:
-            stands = "it has left the round" if held.step == LEFT else f"its next step is {held.step}"
-            raise AggregationError(f"client {self.client}: asked for {step}, but {stands}")
-        # Out of the round until the step has succeeded: whatever goes wrong in it, there is no way on.
-        held.step = LEFT
+    def _running(self, step: str) -> Iterator[None]:
+        """Run one step: check that it is the next one, and advance or abort afterwards."""
+        state = self._state
+        if state.step != step:
+            reason = "it has left the round" if state.step == ABORTED else f"its next step is {state.step}"
+            raise AggregationError(f"client {self.client}: asked for {step}, but {reason}")
+        # Aborted until the step has succeeded, so that no kind of failure leaves a way to continue.
+        state.step = ABORTED
         try:
             yield
         except BaseException:
-            held.forget()
+            state.erase_secrets()
             raise
-        held.step = (*STEPS, DONE)[STEPS.index(step) + 1]
-        if held.step == DONE:
-            held.forget()
+        state.step = (*STEPS, DONE)[STEPS.index(step) + 1]
+        if state.step == DONE:
+            state.erase_secrets()
 
     def _fields(self, message: Message, step: str) -> dict[str, bytes]:
-        return fields_of(message, step, self.agreement.context)
+        return message_fields(message, step, self.config.context)
 
-    def _message(self, step: str, fields: dict[str, bytes]) -> dict[str, bytes]:
-        return compose(step, self.agreement.context, fields)
+    def _response(self, step: str, fields: dict[str, bytes]) -> dict[str, bytes]:
+        return make_message(step, self.config.context, fields)
 
-    def _enough(self, what: str, clients: Collection[int]) -> None:
-        needed = self.agreement.needed
-        if len(clients) < needed:
-            raise AggregationError(f"{what}: {len(clients)}, expected {needed} or more; nothing leaves")
+    def _check_threshold(self, what: str, clients: Collection[int]) -> None:
+        threshold = self.config.effective_threshold
+        if len(clients) < threshold:
+            raise AggregationError(f"{what}: {len(clients)}, expected {threshold} or more; nothing was sent")
 
-    def _advert(self) -> Advert:
-        (sealing, masking, seed), context = self._held.secrets, self.agreement.context
-        keys = primitives.public_key(sealing), primitives.public_key(masking)
-        return Advert.signed(
-            self._identity.sign, context, self.client, *keys, commitment(context, self.client, seed)
+    def _advertisement(self) -> KeyAdvertisement:
+        (encryption_secret, masking_secret, seed), context = self._state.secrets, self.config.context
+        return KeyAdvertisement.create(
+            self._identity.sign,
+            context,
+            self.client,
+            primitives.public_key(encryption_secret),
+            primitives.public_key(masking_secret),
+            seed_commitment(context, self.client, seed),
         )
 
-    def _sealing_key(self, sender: int, recipient: int) -> bytes:
-        other = sender if recipient == self.client else recipient
-        secret, public = self._held.secrets[0], self._held.adverts[other].sealing
-        return primitives.agree(secret, public, self.agreement.context, "shares", sender, recipient)
+    def _keys_digest(self) -> bytes:
+        return keys_digest(self.config.context, self._state.advertisements)
 
-    def _open(self, sender: int, sealed: bytes) -> tuple[bytes, bytes]:
-        about = transcript(self.agreement.context, self._held.adverts)
-        text = primitives.unseal(self._sealing_key(sender, self.client), sealed, about, sender, self.client)
-        if text is None or len(text) != 2 * SHARE_BYTES:
-            raise AggregationError(f"shares of client {sender}: changed on the way, or of other keys")
-        pair = text[:SHARE_BYTES], text[SHARE_BYTES:]
-        # The place is the share's own word; a wrong one would spoil the secret when shares are joined.
-        place = sorted(self._held.adverts).index(self.client) + 1
-        if any(primitives.place_of(share) != place for share in pair):
-            raise AggregationError(f"shares of client {sender}: made for another place than {place}")
-        return pair
+    def _share_cipher(self) -> ShareCipher:
+        return ShareCipher(self._state.secrets[0], self.config.context, self._keys_digest())
 
-    def _story(self) -> tuple[str | bytes, ...]:
-        told = transcript(self.agreement.context, self._held.adverts)
-        return story(told, self._held.shares, self._held.survivors)
+    def _statement(self) -> tuple[str | bytes, ...]:
+        return survivors_statement(self._keys_digest(), self._state.shares, self._state.survivors)

@@ -1,74 +1,74 @@
-"""What a client holds between the steps of a round, as bytes that stay on its machine."""
+"""The state of a client between the steps of a round, as bytes that stay on its machine."""
 
 import json
 from dataclasses import dataclass, field
 
 from refiner.federation.secure.errors import AggregationError
-from refiner.federation.secure.messages import STEPS, Advert
+from refiner.federation.secure.messages import STEPS, KeyAdvertisement
 from refiner.federation.secure.primitives import draw_secret
-from refiner.federation.secure.round_config import Agreement
+from refiner.federation.secure.round_config import RoundConfig
 
-DONE, LEFT = "done", "left"
+DONE, ABORTED = "done", "aborted"
 
 
-def _draw() -> tuple[bytes, ...]:
+def _draw_secrets() -> tuple[bytes, ...]:
     return tuple(draw_secret() for _ in range(3))
 
 
 @dataclass
-class Holding:
-    """Where a client stands, its secrets and what it has of the others."""
+class ClientState:
+    """The next step of a client, its secrets and what it received from the other clients."""
 
     step: str = STEPS[0]
-    secrets: tuple[bytes, ...] = field(default_factory=_draw, repr=False)
-    """Sealing secret, masking secret, seed of the self-mask; none once the round is over."""
-    adverts: dict[int, Advert] = field(default_factory=dict)
+    secrets: tuple[bytes, ...] = field(default_factory=_draw_secrets, repr=False)
+    """Encryption secret, masking secret and self-mask seed; empty once the round is over."""
+    advertisements: dict[int, KeyAdvertisement] = field(default_factory=dict)
     shares: dict[int, tuple[bytes, bytes]] = field(default_factory=dict, repr=False)
-    """By client, the shares of its masking secret and of its seed; from `mask` on, of all that shared."""
+    """By client, the shares of its masking secret and its seed; complete after the step `mask`."""
     survivors: tuple[int, ...] = ()
-    """Those that this client signed."""
+    """The survivors that this client signed."""
 
-    def forget(self) -> None:
-        """Drop every secret."""
+    def erase_secrets(self) -> None:
+        """Drop all secrets and shares."""
         self.secrets, self.shares = (), {}
 
-    def to_bytes(self, agreement: Agreement, client: int) -> bytes:
-        """All of it."""
-        held = {
-            "context": agreement.context.hex(),
+    def to_bytes(self, config: RoundConfig, client: int) -> bytes:
+        """The whole state, secrets included."""
+        record = {
+            "context": config.context.hex(),
             "client": client,
             "step": self.step,
             "secrets": [secret.hex() for secret in self.secrets],
-            "adverts": {other: advert.to_bytes().hex() for other, advert in self.adverts.items()},
+            "adverts": {other: sent.to_bytes().hex() for other, sent in self.advertisements.items()},
             "shares": {other: [share.hex() for share in pair] for other, pair in self.shares.items()},
             "survivors": self.survivors,
         }
-        return json.dumps(held).encode()
+        return json.dumps(record).encode()
 
     @classmethod
-    def from_bytes(cls, raw: bytes, agreement: Agreement, client: int) -> "Holding":
-        """What `to_bytes` gave for the same client and agreement."""
+    def from_bytes(cls, raw: bytes, config: RoundConfig, client: int) -> "ClientState":
+        """The state that `to_bytes` wrote for the same client and round configuration."""
         try:
-            held = json.loads(raw)
-            same = (held["context"], held["client"]) == (agreement.context.hex(), client)
-            secrets = tuple(bytes.fromhex(secret) for secret in held["secrets"])
-            adverts = {int(other): bytes.fromhex(text) for other, text in held["adverts"].items()}
-            made = cls(
-                str(held["step"]),
+            record = json.loads(raw)
+            same_round = (record["context"], record["client"]) == (config.context.hex(), client)
+            secrets = tuple(bytes.fromhex(secret) for secret in record["secrets"])
+            raw_keys = {int(other): bytes.fromhex(text) for other, text in record["adverts"].items()}
+            state = cls(
+                str(record["step"]),
                 secrets,
                 {
-                    other: Advert.read(text, agreement.context, other, agreement.identities[other])
-                    for other, text in adverts.items()
+                    other: KeyAdvertisement.from_bytes(keys, config.context, other, config.identities[other])
+                    for other, keys in raw_keys.items()
                 },
                 {
                     int(other): (bytes.fromhex(key), bytes.fromhex(seed))
-                    for other, (key, seed) in held["shares"].items()
+                    for other, (key, seed) in record["shares"].items()
                 },
-                tuple(int(other) for other in held["survivors"]),
+                tuple(int(other) for other in record["survivors"]),
             )
-            whole = len(secrets) == (3 if made.step in STEPS else 0)
+            complete = len(secrets) == (3 if state.step in STEPS else 0)
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise AggregationError(f"state of client {client}: not what state() gave") from None
-        if not same or not whole or made.step not in (*STEPS, DONE, LEFT):
+            raise AggregationError(f"state of client {client}: not written by SecureClient.state()") from None
+        if not same_round or not complete or state.step not in (*STEPS, DONE, ABORTED):
             raise AggregationError(f"state of client {client}: of another client, session, round or settings")
-        return made
+        return state

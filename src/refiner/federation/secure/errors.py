@@ -1,10 +1,11 @@
-"""The one error of secure aggregation."""
+"""The error of secure aggregation."""
 
 from refiner.errors import ProtectionError
 
 
 class AggregationError(ProtectionError):
-    """A message of a round was refused; what the refusing side had not sent yet, it never sends.
+    """A message or a step of a round was rejected, or too few clients are left.
 
-    Its text may travel to the server, so no value of an update and no secret is ever part of it.
+    The side that raises it sends nothing further in this round. The text may be sent to the server, so it
+    never contains a value of an update or a secret.
     """

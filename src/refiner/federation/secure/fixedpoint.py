@@ -1,4 +1,4 @@
-"""Real numbers as whole ones modulo 2^32 or 2^64: masks are uniform there, and sums are exact."""
+"""Fixed-point encoding of updates as integers modulo 2^32 or 2^64, where sums are exact and masks uniform."""
 
 import math
 from dataclasses import dataclass, replace
@@ -13,29 +13,34 @@ from torch import Tensor
 from refiner import checks
 from refiner.errors import DataError, SettingError
 
-Ring = NDArray[np.unsignedinteger[Any]]
-"""Whole numbers modulo 2^32 or 2^64; addition wraps."""
+RingVector = NDArray[np.unsignedinteger[Any]]
+"""Unsigned integers modulo 2^32 or 2^64; addition wraps."""
 
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """How a value becomes a whole number: value · weight · 2^fraction_bits, rounded, modulo 2^modulus_bits.
+    """Encodes a value as round(value · weight · 2^fraction_bits) modulo 2^modulus_bits.
+
+    Args:
+        bound: The largest magnitude of a value, in (0, 2^32]. Values beyond it are rejected, never clipped.
+        fraction_bits: Values are rounded to a multiple of 2^−fraction_bits, in [1, 52].
+        modulus_bits: 64, or 32 for half the traffic.
+
+    Raises:
+        SettingError: A setting is out of range.
 
     >>> encoding = FixedPoint(bound=8, fraction_bits=16)
-    >>> whole = encoding.encode(torch.tensor([0.5, -2.0]), weight=3)
-    >>> encoding.decode(whole, weight=3).tolist()
+    >>> encoded = encoding.encode(torch.tensor([0.5, -2.0]), weight=3)
+    >>> encoding.decode(encoded, weight=3).tolist()
     [0.5, -2.0]
     >>> encoding.encode(torch.tensor([9.0]))
     Traceback (most recent call last):
-    refiner.errors.DataError: update: holds a value outside [-8, 8]; nothing leaves; use a larger bound
+    refiner.errors.DataError: update: contains a value outside [-8, 8]; nothing was sent; use a larger bound
     """
 
     bound: float = 64.0
-    """The largest magnitude of a value; more is refused, never clipped."""
     fraction_bits: int = 32
-    """A value is rounded to a multiple of 2^−fraction_bits."""
     modulus_bits: int = 64
-    """64, or 32 for half the traffic."""
 
     def __post_init__(self) -> None:
         checks.number("bound", self.bound, 0, 2.0**32, above=True)
@@ -45,61 +50,95 @@ class FixedPoint:
 
     @property
     def dtype(self) -> "np.dtype[np.unsignedinteger[Any]]":
-        """Of the whole numbers; little-endian on every machine, as they travel."""
+        """NumPy dtype of the encoded integers: little-endian on every machine, as they are sent."""
         return np.dtype("<u4") if self.modulus_bits == 32 else np.dtype("<u8")
 
-    def largest(self, weight: int = 1) -> int:
-        """The largest magnitude that one client's whole number can have."""
+    def max_encoded(self, weight: int = 1) -> int:
+        """The largest magnitude of an integer that one client with this weight can encode."""
         return math.ceil(Fraction(self.bound) * weight * (1 << self.fraction_bits))
 
-    def check_room(self, clients: int, max_weight: int = 1) -> None:
-        """Refuse settings with which the sum of all clients could wrap.
+    def check_sum_fits(self, clients: int, max_weight: int = 1) -> None:
+        """Check that the sum over all clients cannot wrap around the modulus.
 
-        >>> FixedPoint(bound=8, fraction_bits=24, modulus_bits=32).check_room(clients=15)
-        >>> FixedPoint(bound=8, fraction_bits=24, modulus_bits=32).check_room(clients=16)
+        Args:
+            clients: Number of clients in the sum.
+            max_weight: The largest weight of a client.
+
+        Raises:
+            SettingError: The sum could wrap; the message names settings that fit.
+
+        >>> FixedPoint(bound=8, fraction_bits=24, modulus_bits=32).check_sum_fits(clients=15)
+        >>> FixedPoint(bound=8, fraction_bits=24, modulus_bits=32).check_sum_fits(clients=16)
         Traceback (most recent call last):
         refiner.errors.SettingError: fraction_bits = 24: 16 clients × weight 1 × bound 8 would wrap modulo
         2^32; use fraction_bits ≤ 23 or modulus_bits = 64
         """
-        if not self._fits(clients, max_weight, self.fraction_bits):
-            less = range(self.fraction_bits - 1, 0, -1)
-            bits = next((bits for bits in less if self._fits(clients, max_weight, bits)), None)
-            advice = "a smaller bound or max_weight" if bits is None else f"fraction_bits ≤ {bits}"
-            other = " or modulus_bits = 64" if self.modulus_bits == 32 else ""
+        if not self._sum_fits(clients, max_weight, self.fraction_bits):
+            smaller = range(self.fraction_bits - 1, 0, -1)
+            bits = next((bits for bits in smaller if self._sum_fits(clients, max_weight, bits)), None)
+            expected = "a smaller bound or max_weight" if bits is None else f"fraction_bits ≤ {bits}"
+            expected += " or modulus_bits = 64" if self.modulus_bits == 32 else ""
             raise SettingError(
                 f"fraction_bits = {self.fraction_bits}: {clients} clients × weight {max_weight} × bound "
-                f"{self.bound:g} would wrap modulo 2^{self.modulus_bits}; use {advice}{other}"
+                f"{self.bound:g} would wrap modulo 2^{self.modulus_bits}; use {expected}",
+                field="fraction_bits",
+                value=self.fraction_bits,
+                expected=expected,
             )
 
-    def _fits(self, clients: int, max_weight: int, fraction_bits: int) -> bool:
-        # The weights are summed beside the values, as whole numbers without a fraction.
-        each = max(replace(self, fraction_bits=fraction_bits).largest(max_weight), max_weight)
-        return clients * each < 1 << (self.modulus_bits - 1)
+    def _sum_fits(self, clients: int, max_weight: int, fraction_bits: int) -> bool:
+        # The weights are summed in the same vector, as integers without a fraction.
+        per_client = max(replace(self, fraction_bits=fraction_bits).max_encoded(max_weight), max_weight)
+        return clients * per_client < 1 << (self.modulus_bits - 1)
 
-    def encode(self, values: Tensor, weight: int = 1) -> Ring:
-        """The whole numbers of `values [N]`, times `weight`."""
+    def encode(self, values: Tensor, weight: int = 1) -> RingVector:
+        """Encode `values` times `weight` as integers.
+
+        Args:
+            values: Floating-point tensor `[N]`.
+            weight: The client's weight, an integer ≥ 1.
+
+        Returns:
+            `[N]` integers of `dtype`.
+
+        Raises:
+            DataError: Not a floating-point vector, or a value is NaN, infinite or beyond `bound`.
+        """
         if not isinstance(values, Tensor) or not values.is_floating_point() or values.ndim != 1:
-            raise DataError("update: expected a floating-point tensor [N]; nothing leaves")
-        wide = np.array(values.detach().cpu().double().numpy())
-        # Not which value nor how many: the text of an error may reach the server.
-        peak = float(np.abs(wide).max(initial=0.0))
+            raise _rejected(values, "expected a floating-point tensor [N]; nothing was sent")
+        scaled = np.array(values.detach().cpu().double().numpy())
+        # Neither the value nor the number of such values: the text of an error may reach the server.
+        peak = float(np.abs(scaled).max(initial=0.0))
         if not math.isfinite(peak):
-            raise DataError("update: holds NaN or infinity; nothing leaves")
+            raise _rejected(values, "contains NaN or infinity; nothing was sent")
         if peak > self.bound:
-            raise DataError(
-                f"update: holds a value outside [-{self.bound:g}, {self.bound:g}]; nothing leaves; "
-                "use a larger bound"
+            interval = f"[-{self.bound:g}, {self.bound:g}]"
+            raise _rejected(
+                values, f"contains a value outside {interval}; nothing was sent; use a larger bound"
             )
-        # One rounding: the factor is a power of two times a weight that float64 holds exactly.
-        np.multiply(wide, float(weight) * 2.0**self.fraction_bits, out=wide)
-        whole: Ring = np.rint(wide, out=wide).astype(np.int64).astype(self.dtype)
-        return whole
+        # Rounds once: the factor is a power of two times a weight that float64 represents exactly.
+        np.multiply(scaled, float(weight) * 2.0**self.fraction_bits, out=scaled)
+        encoded: RingVector = np.rint(scaled, out=scaled).astype(np.int64).astype(self.dtype)
+        return encoded
 
-    def decode(self, total: Ring, weight: int = 1) -> Tensor:
-        """The values, in float64, of whole numbers that were summed, over the sum of their weights."""
-        signed = self.signed(total).astype(np.float64)
+    def decode(self, total: RingVector, weight: int = 1) -> Tensor:
+        """Decode a sum of encoded vectors into their weighted mean.
+
+        Args:
+            total: `[N]` integers, the sum of encoded vectors.
+            weight: The sum of their weights.
+
+        Returns:
+            The mean `[N]`, float64.
+        """
+        signed = self.to_signed(total).astype(np.float64)
         return torch.from_numpy(signed / (float(weight) * 2.0**self.fraction_bits))
 
-    def signed(self, total: Ring) -> NDArray[np.int64]:
-        """Whole numbers modulo 2^modulus_bits as those nearest to 0."""
+    def to_signed(self, total: RingVector) -> NDArray[np.int64]:
+        """Integers modulo 2^modulus_bits as the representatives nearest to 0."""
         return total.view(total.dtype.str.replace("u", "i")).astype(np.int64)
+
+
+def _rejected(values: object, reason: str) -> DataError:
+    description = values if isinstance(values, Tensor) else type(values).__name__
+    return DataError(f"update: {reason}", field="update", value=description, expected="finite values [N]")

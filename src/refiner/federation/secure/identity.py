@@ -1,13 +1,22 @@
-"""A client's long-term key, by which the others know it."""
+"""A client's long-term signing key, by which the other clients recognise it."""
 
 from typing import Self
 
 from refiner import checks
+from refiner.errors import Description
 from refiner.federation.secure import primitives
 
 
 class Identity:
-    """An Ed25519 key pair; the other clients get `public` before training, by a way that is not the server's.
+    """An Ed25519 key pair that signs a client's messages.
+
+    The other clients must get `public` before training, through a channel that the server does not control.
+
+    Args:
+        secret: The private key, 32 bytes.
+
+    Raises:
+        SettingError: `secret` is not 32 bytes.
 
     >>> identity = Identity.generate()
     >>> Identity(identity.secret()).public == identity.public
@@ -19,32 +28,31 @@ class Identity:
 
     def __init__(self, secret: bytes) -> None:
         if not isinstance(secret, bytes) or len(secret) != primitives.SECRET_BYTES:
-            raise checks.wrong("identity", _Sized(secret), "32 bytes, an Ed25519 private key")
+            # Only its length or type: a secret must not be part of an error.
+            length = f"{len(secret)} bytes" if isinstance(secret, bytes) else type(secret).__name__
+            raise checks.wrong("identity", Description(f"<{length}>"), "32 bytes, an Ed25519 private key")
         self._secret = secret
-        self.public = primitives.signing_public(secret)
+        self.public = primitives.signing_public_key(secret)
 
     @classmethod
     def generate(cls) -> Self:
-        """A new one, from the operating system's entropy."""
+        """Return a new identity, drawn from the operating system's entropy."""
         return cls(primitives.draw_secret())
 
     def secret(self) -> bytes:
-        """The private key, to be kept on the client's own machine."""
+        """Return the private key, to be stored on the client's own machine only."""
         return self._secret
 
     def sign(self, *parts: str | int | bytes) -> bytes:
-        """A signature of these parts."""
+        """Sign a sequence of values.
+
+        Args:
+            parts: The values; encoded without ambiguity, so ("ab", "c") and ("a", "bc") differ.
+
+        Returns:
+            The Ed25519 signature, 64 bytes.
+        """
         return primitives.sign(self._secret, *parts)
 
     def __repr__(self) -> str:
         return f"Identity(public={self.public.hex()})"
-
-
-class _Sized:
-    """Shown in an error in the place of a secret."""
-
-    def __init__(self, value: object) -> None:
-        self._text = f"<{len(value)} bytes>" if isinstance(value, bytes) else f"<{type(value).__name__}>"
-
-    def __repr__(self) -> str:
-        return self._text

@@ -1,18 +1,19 @@
-"""Masks: a key's ChaCha20 stream, read as whole numbers and added to a vector."""
+"""Masks: ChaCha20 key streams, read as integers and added to a vector modulo 2^32 or 2^64."""
 
 import numpy as np
 
-from refiner.federation.secure.fixedpoint import Ring
-from refiner.federation.secure.primitives import agree, derive, extra
+from refiner.federation.secure.extra import secure_extra
+from refiner.federation.secure.fixedpoint import RingVector
+from refiner.federation.secure.primitives import derive, shared_key
 
-# Fits a cache beside the vector's own part; smaller is slower for the calls.
-_CHUNK = 1 << 20
+# Fits into a cache together with its part of the vector; smaller chunks cost more calls.
+_CHUNK_BYTES = 1 << 20
 
 
-def add_mask(vector: Ring, key: bytes, *, subtract: bool = False) -> None:
-    """Add the stream of `key` to `vector` in place, or subtract it; modulo 2^32 or 2^64 as its dtype is.
+def add_mask(vector: RingVector, key: bytes, *, subtract: bool = False) -> None:
+    """Add the key stream of `key` to `vector` in place, or subtract it.
 
-    A key is derived for one mask of one round, so the nonce is 0 and the counter starts at 0 (RFC 8439).
+    Each key is derived for one mask of one round, so nonce and counter start at 0 (RFC 8439).
 
     >>> vector = np.arange(3, dtype="<u8")
     >>> add_mask(vector, b"k" * 32)
@@ -20,35 +21,41 @@ def add_mask(vector: Ring, key: bytes, *, subtract: bool = False) -> None:
     >>> vector.tolist()
     [0, 1, 2]
     """
-    with extra():
+    with secure_extra():
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-    stream = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
-    width, step = vector.itemsize, _CHUNK // vector.itemsize
-    length = min(_CHUNK, vector.nbytes)
-    zeros, drawn = memoryview(bytes(length)), memoryview(bytearray(length))
+    cipher = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
+    width, step = vector.itemsize, _CHUNK_BYTES // vector.itemsize
+    length = min(_CHUNK_BYTES, vector.nbytes)
+    zeros, stream = memoryview(bytes(length)), memoryview(bytearray(length))
     for begin in range(0, len(vector), step):
-        part = vector[begin : begin + step]
-        size = len(part) * width
-        stream.update_into(zeros[:size], drawn[:size])
-        mask = np.frombuffer(drawn[:size], dtype=vector.dtype)
-        (np.subtract if subtract else np.add)(part, mask, out=part)
+        chunk = vector[begin : begin + step]
+        size = len(chunk) * width
+        cipher.update_into(zeros[:size], stream[:size])
+        mask = np.frombuffer(stream[:size], dtype=vector.dtype)
+        (np.subtract if subtract else np.add)(chunk, mask, out=chunk)
 
 
-def self_key(context: bytes, client: int, seed: bytes) -> bytes:
-    """The key of a client's self-mask."""
+def self_mask_key(context: bytes, client: int, seed: bytes) -> bytes:
+    """The key of a client's self mask."""
     return derive(seed, context, "self mask", client)
 
 
-def commitment(context: bytes, client: int, seed: bytes) -> bytes:
-    """What a client tells of its seed beforehand; two outputs of HKDF tell nothing of each other."""
+def seed_commitment(context: bytes, client: int, seed: bytes) -> bytes:
+    """A client's public commitment to its self-mask seed.
+
+    HKDF outputs for different labels are independent, so it reveals nothing about the self mask.
+    """
     return derive(seed, context, "commitment", client)
 
 
-def pair_key(context: bytes, secret: bytes, client: int, other: int, other_public: bytes) -> bytes:
-    """The key of the mask that `client`, whose masking secret it is, and `other` both know."""
-    return agree(secret, other_public, context, "pair mask", min(client, other), max(client, other))
+def pairwise_mask_key(context: bytes, secret: bytes, client: int, other: int, other_public: bytes) -> bytes:
+    """The key of the mask that `client` and `other` share; `secret` is the masking secret of `client`."""
+    return shared_key(secret, other_public, context, "pair mask", min(client, other), max(client, other))
 
 
-def add_pair_mask(vector: Ring, key: bytes, client: int, other: int, *, undo: bool = False) -> None:
-    """Add to the vector of `client` what it shares with `other`: the lower id adds, the higher subtracts."""
+def add_pairwise_mask(vector: RingVector, key: bytes, client: int, other: int, *, undo: bool = False) -> None:
+    """Add the pairwise mask of `client` and `other` to the vector of `client`, in place.
+
+    The client with the lower id adds the mask and the other one subtracts it, so they cancel in the sum.
+    """
     add_mask(vector, key, subtract=(client > other) != undo)

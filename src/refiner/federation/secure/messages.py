@@ -1,14 +1,15 @@
-"""Messages as plain dicts of bytes, for any transport; and all that is read from one, checked.
+"""Messages as plain dicts of bytes, for any transport, and the checks of everything read from one.
 
 | step | client → server | server → client |
 |---|---|---|
 | advertise | `advert`: two public keys, a commitment, their signature | |
-| share | `to:ID`: two shares, sealed for ID | `advert:ID` of every client |
-| mask | `masked`: the masked vector | `from:ID`: what ID sealed for this client |
-| confirm | `signature` of who survived | `survivors`: ids, 8 bytes each |
-| unmask | `seed:ID` or `key:ID`: one share of ID, never both | `survivors`, and `signature:ID` of t or more |
+| share | `to:ID`: two shares, encrypted for client ID | `advert:ID` of every client |
+| mask | `masked`: the masked update | `from:ID`: the shares that client ID encrypted for this client |
+| confirm | `signature` of the survivors | `survivors`: ids, 8 bytes each |
+| unmask | `seed:ID` or `key:ID`: one share of client ID | `survivors`, and `signature:ID` of t or more |
 
-Every message also has its `step` and the `context` of the round.
+Every message also has its `step` and the `context` of the round. The steps are the rounds of Bonawitz et al.
+(2017): AdvertiseKeys, ShareKeys, MaskedInputCollection, ConsistencyCheck and Unmasking.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,100 +17,117 @@ from dataclasses import dataclass
 
 from refiner.federation.secure.errors import AggregationError
 from refiner.federation.secure.primitives import (
-    SEALED_MORE,
-    SHARE_BYTES,
+    ENCRYPTION_OVERHEAD,
     SIGNATURE_BYTES,
     digest,
-    signed_by,
+    verify_signature,
 )
+from refiner.federation.secure.secret_sharing import SHARE_BYTES
 
 Message = Mapping[str, bytes]
+"""What one side sends to the other."""
 Sign = Callable[..., bytes]
 STEPS = ("advertise", "share", "mask", "confirm", "unmask")
-"""What a client is asked for, in this order."""
+"""The steps of a round in their order, as named in messages."""
 
-_KEY = 32
-ADVERT_BYTES = 3 * _KEY + SIGNATURE_BYTES
-SEALED_BYTES = 2 * SHARE_BYTES + SEALED_MORE
+_KEY_BYTES = 32
+ADVERTISEMENT_BYTES = 3 * _KEY_BYTES + SIGNATURE_BYTES
+ENCRYPTED_SHARES_BYTES = 2 * SHARE_BYTES + ENCRYPTION_OVERHEAD
 
 
 @dataclass(frozen=True)
-class Advert:
-    """A client's public keys of one round."""
+class KeyAdvertisement:
+    """A client's public keys for one round, signed with its identity key."""
 
-    sealing: bytes
-    """X25519: shares for this client are sealed with it."""
-    masking: bytes
-    """X25519: masks with the other clients come from it."""
+    encryption_key: bytes
+    """X25519: shares for this client are encrypted with it."""
+    masking_key: bytes
+    """X25519: pairwise masks with the other clients are derived from it."""
     commitment: bytes
-    """To the self-mask's seed, so that wrong shares of it are noticed."""
+    """Commitment to the self-mask seed, so that wrong shares of it are detected."""
     signature: bytes
 
     @classmethod
-    def signed(
-        cls, sign: Sign, context: bytes, client: int, sealing: bytes, masking: bytes, commitment: bytes
-    ) -> "Advert":
-        """One of these keys, signed for this round and client."""
-        signature = sign("advert", context, client, sealing, masking, commitment)
-        return cls(sealing, masking, commitment, signature)
+    def create(
+        cls,
+        sign: Sign,
+        context: bytes,
+        client: int,
+        encryption_key: bytes,
+        masking_key: bytes,
+        commitment: bytes,
+    ) -> "KeyAdvertisement":
+        """Sign these keys for this round and client."""
+        signature = sign("advert", context, client, encryption_key, masking_key, commitment)
+        return cls(encryption_key, masking_key, commitment, signature)
 
     def to_bytes(self) -> bytes:
-        """As it travels."""
-        return self.sealing + self.masking + self.commitment + self.signature
+        """The advertisement as it is sent."""
+        return self.encryption_key + self.masking_key + self.commitment + self.signature
 
     @classmethod
-    def read(cls, raw: bytes, context: bytes, client: int, identity: bytes) -> "Advert":
-        """Read one and check that this client made it for this round."""
-        if len(raw) != ADVERT_BYTES:
-            raise AggregationError(f"advert of client {client}: {len(raw)} bytes, expected {ADVERT_BYTES}")
-        advert = cls(raw[:_KEY], raw[_KEY : 2 * _KEY], raw[2 * _KEY : 3 * _KEY], raw[3 * _KEY :])
-        keys = (advert.sealing, advert.masking, advert.commitment)
-        if not signed_by(identity, advert.signature, "advert", context, client, *keys):
+    def from_bytes(cls, raw: bytes, context: bytes, client: int, identity: bytes) -> "KeyAdvertisement":
+        """Parse an advertisement and verify that this client signed it for this round."""
+        if len(raw) != ADVERTISEMENT_BYTES:
             raise AggregationError(
-                f"advert of client {client}: not signed by it for this round; its keys may have been swapped"
+                f"key advertisement of client {client}: {len(raw)} bytes, expected {ADVERTISEMENT_BYTES}"
             )
-        return advert
+        advertisement = cls(
+            raw[:_KEY_BYTES],
+            raw[_KEY_BYTES : 2 * _KEY_BYTES],
+            raw[2 * _KEY_BYTES : 3 * _KEY_BYTES],
+            raw[3 * _KEY_BYTES :],
+        )
+        signed = advertisement.encryption_key, advertisement.masking_key, advertisement.commitment
+        if not verify_signature(identity, advertisement.signature, "advert", context, client, *signed):
+            raise AggregationError(
+                f"key advertisement of client {client}: not signed by it for this round; "
+                "its keys may have been replaced"
+            )
+        return advertisement
 
 
-def transcript(context: bytes, adverts: Mapping[int, Advert]) -> bytes:
-    """A digest of all keys: whoever was shown other ones can't go on with the rest."""
-    rows = [part for client in sorted(adverts) for part in (client, adverts[client].to_bytes())]
-    return digest("transcript", context, *rows)
+def keys_digest(context: bytes, advertisements: Mapping[int, KeyAdvertisement]) -> bytes:
+    """Digest of all advertised keys: clients that were shown different keys reject each other's shares."""
+    parts = [
+        part for client in sorted(advertisements) for part in (client, advertisements[client].to_bytes())
+    ]
+    return digest("transcript", context, *parts)
 
 
-def story(
+def survivors_statement(
     keys: bytes, shared: Iterable[int], survivors: Iterable[int]
 ) -> tuple[str | bytes, bytes, bytes, bytes]:
-    """What survivors sign: the transcript of the keys, who shared, and who of them survived."""
+    """What survivors sign: the digest of the keys, who shared them, and who sent a masked update."""
     return "survivors", keys, ids_to_bytes(shared), ids_to_bytes(survivors)
 
 
-def compose(step: str, context: bytes, fields: Mapping[str, bytes]) -> dict[str, bytes]:
-    """A message."""
+def make_message(step: str, context: bytes, fields: Mapping[str, bytes]) -> dict[str, bytes]:
+    """A message of this step and round."""
     return {"step": step.encode(), "context": context, **fields}
 
 
-def fields_of(message: object, step: str, context: bytes) -> dict[str, bytes]:
-    """The fields of a message of this step and round, without those two.
+def message_fields(message: object, step: str, context: bytes) -> dict[str, bytes]:
+    """Check that a message is of this step and round; returns its fields without `step` and `context`.
 
-    >>> fields_of({"step": b"mask", "context": b"1"}, "mask", b"2")
+    >>> message_fields({"step": b"mask", "context": b"1"}, "mask", b"2")
     Traceback (most recent call last):
-    refiner.federation.secure.errors.AggregationError: mask message: of another session, round, order ...
+    refiner.federation.secure.errors.AggregationError: mask message: of another session, round, ...
     """
     if not isinstance(message, Mapping):
         raise AggregationError(f"{step} message: {type(message).__name__}, expected a dict of bytes")
     for name, value in message.items():
         if not isinstance(name, str) or not isinstance(value, bytes):
-            raise AggregationError(f"{step} message: expected text names and bytes only")
+            raise AggregationError(f"{step} message: expected names as strings and values as bytes")
     if message.get("step") != step.encode():
         raise AggregationError(f"{step} message: of another step")
     if message.get("context") != context:
-        raise AggregationError(f"{step} message: of another session, round, order or settings")
+        raise AggregationError(f"{step} message: of another session, round, instructions or settings")
     return {name: value for name, value in message.items() if name not in ("step", "context")}
 
 
-def single(fields: Mapping[str, bytes], name: str, length: int) -> bytes:
-    """The one field of a message, of this length."""
+def only_field(fields: Mapping[str, bytes], name: str, length: int) -> bytes:
+    """The value of the field `name` of this length; raises if there is any other field."""
     if set(fields) != {name}:
         raise AggregationError(f"message: expected {name} and no other field")
     if len(fields[name]) != length:
@@ -117,10 +135,12 @@ def single(fields: Mapping[str, bytes], name: str, length: int) -> bytes:
     return fields[name]
 
 
-def by_client(fields: Mapping[str, bytes], kind: str, known: Iterable[int], length: int) -> dict[int, bytes]:
-    """Fields `kind:ID` by id, each of a known client and of this length; another field is refused."""
-    names = {f"{kind}:{client}": client for client in known}
-    found = {}
+def fields_by_client(
+    fields: Mapping[str, bytes], kind: str, clients: Iterable[int], length: int
+) -> dict[int, bytes]:
+    """The fields `kind:ID` by client id; raises on another field, client or length."""
+    names = {f"{kind}:{client}": client for client in clients}
+    values = {}
     for name, value in fields.items():
         if name not in names:
             raise AggregationError(
@@ -128,12 +148,12 @@ def by_client(fields: Mapping[str, bytes], kind: str, known: Iterable[int], leng
             )
         if len(value) != length:
             raise AggregationError(f"{name}: {len(value)} bytes, expected {length}")
-        found[names[name]] = value
-    return dict(sorted(found.items()))
+        values[names[name]] = value
+    return dict(sorted(values.items()))
 
 
 def ids_to_bytes(clients: Iterable[int]) -> bytes:
-    """Ids as they travel, in rising order.
+    """Client ids as they are sent, in increasing order.
 
     >>> ids_from_bytes(ids_to_bytes([3, 1]))
     (1, 3)
@@ -142,8 +162,8 @@ def ids_to_bytes(clients: Iterable[int]) -> bytes:
 
 
 def ids_from_bytes(raw: bytes) -> tuple[int, ...]:
-    """Ids in rising order, none twice."""
-    ids = tuple(int.from_bytes(raw[at : at + 8], "big") for at in range(0, len(raw), 8))
+    """Parse client ids, which must be increasing."""
+    ids = tuple(int.from_bytes(raw[start : start + 8], "big") for start in range(0, len(raw), 8))
     if len(raw) % 8 or list(ids) != sorted(set(ids)):
-        raise AggregationError("survivors: expected ids of 8 bytes, in rising order, none twice")
+        raise AggregationError("survivors: expected ids of 8 bytes in increasing order, without duplicates")
     return ids

@@ -1,62 +1,48 @@
-"""The cryptography, all of it other people's: Shamir's sharing from Flower, the rest from `cryptography`.
+"""Keys, signatures and authenticated encryption, all from the package `cryptography`.
 
-X25519 and HKDF-SHA256 for keys, Ed25519 for signatures, ChaCha20-Poly1305 for shares on their way. Keys and
-secrets are bytes here, so that a client's state can be kept between the messages of a round.
+X25519 and HKDF-SHA256 for keys, Ed25519 for signatures, ChaCha20-Poly1305 to encrypt shares. Keys and secrets
+are plain bytes, so that a client's state can be stored between the messages of a round.
 """
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from hashlib import sha256
 
-from refiner.errors import RefinerError
 from refiner.federation.secure.errors import AggregationError
+from refiner.federation.secure.extra import secure_extra
 
 SECRET_BYTES = 32
 DIGEST_BYTES = 32
 SIGNATURE_BYTES = 64
-SHARE_BYTES = 52
-"""Of a shared secret: 4 for its place, 3 × 16 for the secret and its padding."""
-SEALED_MORE = 12 + 16
-"""Bytes that sealing adds: nonce and tag."""
+_NONCE_BYTES, _TAG_BYTES = 12, 16
+ENCRYPTION_OVERHEAD = _NONCE_BYTES + _TAG_BYTES
+"""Bytes by which a ciphertext is longer than its plaintext."""
 
 
-@contextmanager
-def extra() -> Iterator[None]:
-    """Around an import from the extra: what is missing becomes one line."""
-    try:
-        yield
-    except ImportError as error:
-        package = (error.name or "flwr").split(".")[0]
-        raise RefinerError(f"secure aggregation needs {package}: pip install 'refiner[flower]'") from None
+def encode_parts(*parts: str | int | bytes) -> bytes:
+    """Encode values injectively: what is signed, hashed or authenticated must not be ambiguous.
 
-
-def pack(*parts: str | int | bytes) -> bytes:
-    """Parts as one text that no other parts have: what is signed, hashed and bound must not be ambiguous.
-
-    >>> pack("ab", "c") == pack("a", "bc")
+    >>> encode_parts("ab", "c") == encode_parts("a", "bc")
     False
     """
-    packed = bytearray()
+    encoded = bytearray()
     for part in parts:
-        kind, body = _body(part)
-        packed += kind + len(body).to_bytes(8, "big") + body
-    return bytes(packed)
+        kind, body = _encode_part(part)
+        encoded += kind + len(body).to_bytes(8, "big") + body
+    return bytes(encoded)
 
 
-def _body(part: str | int | bytes) -> tuple[bytes, bytes]:
+def _encode_part(part: str | int | bytes) -> tuple[bytes, bytes]:
     if isinstance(part, int):
         return b"i", part.to_bytes(8, "big")
     return (b"s", part.encode()) if isinstance(part, str) else (b"b", part)
 
 
 def digest(*parts: str | int | bytes) -> bytes:
-    """SHA-256 of the packed parts."""
-    with extra():
-        from cryptography.hazmat.primitives.hashes import SHA256, Hash
-    hasher = Hash(SHA256())
+    """SHA-256 of the encoded parts."""
+    hasher = sha256()
     for part in parts:  # one by one, as a part may be a whole model
-        hasher.update(pack(part))
-    return hasher.finalize()
+        hasher.update(encode_parts(part))
+    return hasher.digest()
 
 
 def draw_secret() -> bytes:
@@ -66,105 +52,84 @@ def draw_secret() -> bytes:
 
 def public_key(secret: bytes) -> bytes:
     """The X25519 public key of a secret."""
-    with extra():
+    with secure_extra():
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
-def derive(secret: bytes, context: bytes, *about: str | int | bytes) -> bytes:
-    """HKDF-SHA256: a key from a secret for one purpose in one context."""
-    with extra():
+def derive(secret: bytes, context: bytes, *purpose: str | int | bytes) -> bytes:
+    """Derive a key for one purpose in one context with HKDF-SHA256."""
+    with secure_extra():
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-    return HKDF(SHA256(), SECRET_BYTES, salt=context, info=pack(*about)).derive(secret)
+    return HKDF(SHA256(), SECRET_BYTES, salt=context, info=encode_parts(*purpose)).derive(secret)
 
 
-def agree(secret: bytes, public: bytes, context: bytes, *about: str | int | bytes) -> bytes:
-    """The key that the holder of `secret` has with the holder of the secret behind `public`.
+def shared_key(secret: bytes, public: bytes, context: bytes, *purpose: str | int | bytes) -> bytes:
+    """Derive the key that the owner of `secret` shares with the owner of the public key `public` (X25519).
 
-    X25519 alone does not bind the public keys (several give the same point), so both are derived from, too.
+    X25519 does not bind the public keys (several give the same point), so both are inputs of the derivation.
 
-    >>> one, other, about = draw_secret(), draw_secret(), ("mask", 1, 2)
-    >>> agree(one, public_key(other), b"round 1", *about) == agree(other, public_key(one), b"round 1", *about)
+    >>> alice, bob, purpose = draw_secret(), draw_secret(), ("mask", 1, 2)
+    >>> key = shared_key(alice, public_key(bob), b"round 1", *purpose)
+    >>> key == shared_key(bob, public_key(alice), b"round 1", *purpose)
     True
     """
-    with extra():
+    with secure_extra():
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
     private = X25519PrivateKey.from_private_bytes(secret)
-    own = private.public_key().public_bytes_raw()
+    public_of_secret = private.public_key().public_bytes_raw()
     try:
         point = private.exchange(X25519PublicKey.from_public_bytes(public))
-    except ValueError:  # a point of low order: the key would be known to everybody
-        raise AggregationError("public key: gives no secret with any key") from None
-    return derive(point, context, *about, *sorted((own, public)))
+    except ValueError:  # a point of low order: anybody could compute the shared key
+        raise AggregationError("public key: of low order, the shared key would not be secret") from None
+    return derive(point, context, *purpose, *sorted((public_of_secret, public)))
 
 
-def signing_public(secret: bytes) -> bytes:
+def signing_public_key(secret: bytes) -> bytes:
     """The Ed25519 public key of a secret."""
-    with extra():
+    with secure_extra():
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     return Ed25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
 def sign(secret: bytes, *parts: str | int | bytes) -> bytes:
-    """An Ed25519 signature of the packed parts."""
-    with extra():
+    """Sign the encoded parts with Ed25519."""
+    with secure_extra():
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    return Ed25519PrivateKey.from_private_bytes(secret).sign(pack(*parts))
+    return Ed25519PrivateKey.from_private_bytes(secret).sign(encode_parts(*parts))
 
 
-def signed_by(public: bytes, signature: bytes, *parts: str | int | bytes) -> bool:
-    """Whether the holder of the secret behind `public` signed these parts."""
-    with extra():
+def verify_signature(public: bytes, signature: bytes, *parts: str | int | bytes) -> bool:
+    """Whether `signature` is a signature of these parts by the owner of the public key `public`."""
+    with secure_extra():
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, pack(*parts))
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, encode_parts(*parts))
     except (InvalidSignature, ValueError):
         return False
     return True
 
 
-def seal(key: bytes, text: bytes, *about: str | int | bytes) -> bytes:
-    """`text` encrypted with ChaCha20-Poly1305, bound to `about`.
+def encrypt(key: bytes, plaintext: bytes, *associated: str | int | bytes) -> bytes:
+    """Encrypt with ChaCha20-Poly1305 and authenticate the associated data; returns nonce and ciphertext.
 
-    The nonce is drawn although each key seals once: a client that was put back and asked again repeats none.
+    The nonce is random although each key encrypts once: a client restored from an old state repeats none.
     """
-    with extra():
+    with secure_extra():
         from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-    nonce = os.urandom(12)
-    return nonce + ChaCha20Poly1305(key).encrypt(nonce, text, pack(*about))
+    nonce = os.urandom(_NONCE_BYTES)
+    return nonce + ChaCha20Poly1305(key).encrypt(nonce, plaintext, encode_parts(*associated))
 
 
-def unseal(key: bytes, sealed: bytes, *about: str | int | bytes) -> bytes | None:
-    """What was sealed, or None if key, text or `about` are not those of the sealing."""
-    with extra():
+def decrypt(key: bytes, ciphertext: bytes, *associated: str | int | bytes) -> bytes | None:
+    """Decrypt what `encrypt` returned; None if the key, ciphertext or associated data are different ones."""
+    with secure_extra():
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+    nonce, body = ciphertext[:_NONCE_BYTES], ciphertext[_NONCE_BYTES:]
     try:
-        return ChaCha20Poly1305(key).decrypt(sealed[:12], sealed[12:], pack(*about))
+        return ChaCha20Poly1305(key).decrypt(nonce, body, encode_parts(*associated))
     except (InvalidTag, ValueError):
         return None
-
-
-def split(secret: bytes, threshold: int, places: int) -> list[bytes]:
-    """Shares of a secret, the one for place i beginning with i (from 1); `threshold` of them give it back."""
-    with extra():
-        from flwr.common.secure_aggregation.crypto.shamir import create_shares
-    return create_shares(secret, threshold, places)
-
-
-def place_of(share: bytes) -> int:
-    """The place that a share was made for."""
-    return int.from_bytes(share[:4], "little")
-
-
-def join(shares: Sequence[bytes]) -> bytes | None:
-    """The secret of exactly `threshold` shares, or None if they do not fit together."""
-    with extra():
-        from flwr.common.secure_aggregation.crypto.shamir import combine_shares
-    try:
-        secret = combine_shares(list(shares))
-    except ValueError:
-        return None
-    return secret if len(secret) == SECRET_BYTES else None

@@ -1,4 +1,4 @@
-"""What all sides of a round agree on before it: every key, signature and ciphertext is bound to it."""
+"""The configuration of a round, to which every key, signature and ciphertext of the round is bound."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,80 +13,96 @@ _PROTOCOL = "refiner-secure-aggregation-1"
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """One round's settings. A client makes its own, from what it knows; a server's word is not enough.
+class RoundConfig:
+    """The settings of one round.
+
+    Each client builds its own from data that it trusts, not from what the server sends: messages between
+    sides with different settings are rejected.
+
+    Raises:
+        SettingError: A setting is out of range, or a sum could wrap around the modulus.
 
     >>> from refiner.federation.secure import Identity
-    >>> known = {client: Identity.generate().public for client in range(10)}
-    >>> Agreement("training 7", 1, known, size=15826).needed
+    >>> identities = {client: Identity.generate().public for client in range(10)}
+    >>> RoundConfig("training 7", 1, identities, size=15826).effective_threshold
     7
-    >>> Agreement("training 7", 1, known, size=15826, threshold=5)
+    >>> RoundConfig("training 7", 1, identities, size=15826, threshold=5)
     Traceback (most recent call last):
     refiner.errors.SettingError: threshold = 5: expected an integer in [6, 10]
     """
 
     session: str
-    """Names the training; two trainings of the same clients never have the same."""
+    """Name of the training run; two runs of the same clients must have different names."""
     round: int
+    """Number of the round, from 0."""
     identities: Mapping[int, bytes]
-    """The clients asked to take part, by id, with their public identity keys; from a list that is trusted."""
+    """Public identity keys of the clients asked to take part, by client id; from a trusted list."""
     size: int
-    """Length of an update."""
+    """Number of values of an update."""
     threshold: int | None = None
-    """t, how many clients must stay to the end. None for ⌊2n/3⌋ + 1.
+    """The threshold t: how many clients must complete the round. None for ⌊2n/3⌋ + 1.
 
-    More than n/2: at the end a client gives, of each other one, either its share of the self-mask or its
-    share of the mask key. A server that tells some clients "it stayed" and others "it dropped out" needs t
-    answers from each side to lift both masks, and as 2t > n it can't have them. With c clients on the
-    server's side this takes 2t > n + c; ⌊2n/3⌋ + 1 bears c < n/3.
+    It must be more than n/2. In the last step a client reveals, for each other client, either its share of
+    the self-mask seed or its share of the masking secret. A server that tells some clients "it survived" and
+    others "it dropped out" needs t answers from both groups to remove both masks, which 2t > n rules out.
+    With c clients colluding with the server, 2t > n + c is needed; ⌊2n/3⌋ + 1 tolerates c < n/3.
     """
     max_weight: int = 1
-    """The largest weight of a client, such as its number of samples; 1 for a plain mean."""
+    """The largest weight of a client, such as its number of samples; 1 for an unweighted mean."""
     encoding: FixedPoint = field(default_factory=FixedPoint)
-    order: bytes = b""
-    """A digest of what a server asks the clients to make their updates of, such as weights and a rate; empty
-    where it has no say in that.
+    """How values are encoded as integers."""
+    instructions_digest: bytes = b""
+    """SHA-256 digest of the server's training instructions (weights, learning rate, ...); empty if the server
+    has no influence on how updates are computed.
 
-    In a sum of clients with different orders the updates of all but one can be made to round to nothing.
+    With different instructions for different clients, a server could make all updates of a sum but one round
+    to zero.
     """
 
     def __post_init__(self) -> None:
         if not isinstance(self.session, str) or not self.session:
-            raise checks.wrong("session", self.session, "a text that is not empty")
+            raise checks.wrong("session", self.session, "a string that is not empty")
         checks.integer("round", self.round, 0, 2**64 - 1)
         checks.integer("size", self.size, 1, 2**32)
         if not isinstance(self.identities, Mapping) or len(self.identities) < 2:
-            raise checks.wrong("identities", self.identities, "the public keys of 2 clients or more, by id")
+            raise checks.wrong(
+                "identities", self.identities, "the public keys of at least 2 clients, by client id"
+            )
         for client, key in self.identities.items():
             checks.integer("client", client, 0, 2**64 - 1)
             if not isinstance(key, bytes) or len(key) != 32:
                 raise checks.wrong(f"identities[{client}]", key, "32 bytes, an Ed25519 public key")
         if len(set(self.identities.values())) < self.clients:
-            raise checks.wrong("identities", "the same key twice", "a key for each client")
+            raise checks.wrong("identities", "the same key twice", "a different key for each client")
         if self.threshold is not None:
             checks.integer("threshold", self.threshold, self.clients // 2 + 1, self.clients)
         checks.integer("max_weight", self.max_weight, 1, 2**52)
-        self.encoding.check_room(self.clients, self.max_weight)
-        if not isinstance(self.order, bytes) or len(self.order) not in (0, DIGEST_BYTES):
-            raise checks.wrong("order", self.order, f"{DIGEST_BYTES} bytes, a digest, or none")
-        held = MappingProxyType(dict(sorted(self.identities.items())))
-        object.__setattr__(self, "identities", held)
+        self.encoding.check_sum_fits(self.clients, self.max_weight)
+        if not isinstance(self.instructions_digest, bytes) or len(self.instructions_digest) not in (
+            0,
+            DIGEST_BYTES,
+        ):
+            raise checks.wrong(
+                "instructions_digest", self.instructions_digest, f"{DIGEST_BYTES} bytes or none"
+            )
+        by_id = MappingProxyType(dict(sorted(self.identities.items())))
+        object.__setattr__(self, "identities", by_id)
 
     @property
     def clients(self) -> int:
-        """n, how many are asked to take part."""
+        """The number n of clients asked to take part."""
         return len(self.identities)
 
     @property
-    def needed(self) -> int:
-        """t."""
+    def effective_threshold(self) -> int:
+        """The threshold t, with the default filled in."""
         return 2 * self.clients // 3 + 1 if self.threshold is None else self.threshold
 
     @cached_property
     def context(self) -> bytes:
-        """A digest of all of it."""
-        who = [part for pair in self.identities.items() for part in pair]
-        numbers = (self.round, self.size, self.needed, self.max_weight, self.clients)
-        encoding = (self.encoding.fraction_bits, self.encoding.modulus_bits)
+        """Digest of all settings."""
+        identities = [part for pair in self.identities.items() for part in pair]
+        numbers = (self.round, self.size, self.effective_threshold, self.max_weight, self.clients)
+        bits = (self.encoding.fraction_bits, self.encoding.modulus_bits)
         bound = float(self.encoding.bound).hex()
-        return digest(_PROTOCOL, self.session, self.order, *numbers, bound, *encoding, *who)
+        return digest(_PROTOCOL, self.session, self.instructions_digest, *numbers, bound, *bits, *identities)

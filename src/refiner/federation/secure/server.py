@@ -1,4 +1,4 @@
-"""The server's side of one round: it relays, adds up what is masked, and lifts the masks of the sum."""
+"""The server's side of one round: it relays messages, sums masked updates and unmasks the sum."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -9,209 +9,285 @@ from torch import Tensor
 
 from refiner.federation.secure import primitives
 from refiner.federation.secure.errors import AggregationError
-from refiner.federation.secure.fixedpoint import Ring
-from refiner.federation.secure.masks import add_mask, add_pair_mask, commitment, pair_key, self_key
-from refiner.federation.secure.messages import (
-    ADVERT_BYTES,
-    SEALED_BYTES,
-    STEPS,
-    Advert,
-    Message,
-    by_client,
-    compose,
-    fields_of,
-    ids_to_bytes,
-    single,
-    story,
-    transcript,
+from refiner.federation.secure.fixedpoint import RingVector
+from refiner.federation.secure.masks import (
+    add_mask,
+    add_pairwise_mask,
+    pairwise_mask_key,
+    seed_commitment,
+    self_mask_key,
 )
-from refiner.federation.secure.primitives import SHARE_BYTES, SIGNATURE_BYTES
-from refiner.federation.secure.round_config import Agreement
+from refiner.federation.secure.messages import (
+    ADVERTISEMENT_BYTES,
+    ENCRYPTED_SHARES_BYTES,
+    STEPS,
+    KeyAdvertisement,
+    Message,
+    fields_by_client,
+    ids_to_bytes,
+    keys_digest,
+    make_message,
+    message_fields,
+    only_field,
+    survivors_statement,
+)
+from refiner.federation.secure.primitives import SIGNATURE_BYTES
+from refiner.federation.secure.round_config import RoundConfig
+from refiner.federation.secure.secret_sharing import SHARE_BYTES, combine_shares, share_index
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
 class Aggregate:
-    """What the server learns of a round: the weighted mean, and nothing of a single client."""
+    """The result of a round; nothing else about a single client's update is revealed."""
 
     mean: Tensor
-    """`[N]`, float64."""
+    """The weighted mean `[N]`, float64."""
     weight: int
     """The sum of the weights."""
     clients: tuple[int, ...]
-    """Whose updates are in it."""
+    """The clients whose updates are in the mean."""
 
 
 class SecureServer:
-    """One round; each step takes the clients' answers by id and gives what is to be sent next.
+    """The server in one round; each method takes the clients' responses and returns the next message.
 
-    A client that does not answer, or whose answer is refused (`refused` says why), is out; the others go on
-    as long as t of them stay. Fewer end the round with an error, and then no mask can be lifted.
+    A client that does not respond, or whose response is rejected, is out of the round; the others continue as
+    long as at least t of them remain (t is the threshold). With fewer, the method raises an AggregationError,
+    and the masks cannot be removed.
+
+    Args:
+        config: The round's settings.
+
+    Attributes:
+        config: The round's settings.
+        rejected: The clients whose responses were rejected, each with the reason.
 
     >>> from refiner.federation.secure import Identity
-    >>> known = {client: Identity.generate().public for client in (1, 2, 3)}
-    >>> SecureServer(Agreement("training 7", 1, known, size=4)).keys({})
+    >>> identities = {client: Identity.generate().public for client in (1, 2, 3)}
+    >>> SecureServer(RoundConfig("training 7", 1, identities, size=4)).collect_keys({})
     Traceback (most recent call last):
     refiner.federation.secure.errors.AggregationError: advertise: 0 of 3 clients answered, expected 3 or more
     """
 
-    def __init__(self, agreement: Agreement) -> None:
-        self.agreement = agreement
-        self.refused: dict[int, str] = {}
-        """Clients whose answers were refused, and why."""
+    def __init__(self, config: RoundConfig) -> None:
+        self.config = config
+        self.rejected: dict[int, str] = {}
         self._step: str = STEPS[0]
-        self._adverts: dict[int, Advert] = {}
+        self._advertisements: dict[int, KeyAdvertisement] = {}
         self._shared: tuple[int, ...] = ()
         self._survivors: tuple[int, ...] = ()
         self._signed: tuple[int, ...] = ()
-        self._total: Ring = np.zeros(0, dtype=agreement.encoding.dtype)
+        self._total: RingVector = np.zeros(0, dtype=config.encoding.dtype)
 
-    def keys(self, answers: Mapping[int, Message]) -> dict[str, bytes]:
-        """Of all adverts, the message that every client in it is asked to `share` with."""
-        known, context = self.agreement.identities, self.agreement.context
+    def collect_keys(self, responses: Mapping[int, Message]) -> dict[str, bytes]:
+        """Step 1, key advertisement.
 
-        def read(client: int, fields: dict[str, bytes]) -> Advert:
-            raw = single(fields, "advert", ADVERT_BYTES)
-            return Advert.read(raw, context, client, known[client])
+        Args:
+            responses: By client id, what `SecureClient.advertise_keys` returned.
 
-        self._adverts = self._gather("advertise", known, answers, read)
-        adverts = {f"advert:{client}": advert.to_bytes() for client, advert in self._adverts.items()}
-        return compose("share", context, adverts)
+        Returns:
+            The message for `share_keys` of every client that advertised its keys.
 
-    def relay(self, answers: Mapping[int, Message]) -> dict[int, dict[str, bytes]]:
-        """Of all sealed shares, by client the message that it is asked to `mask` with."""
+        Raises:
+            AggregationError: Fewer clients than the threshold sent a valid response.
+        """
+        identities, context = self.config.identities, self.config.context
 
-        def read(client: int, fields: dict[str, bytes]) -> dict[int, bytes]:
-            others = self._adverts.keys() - {client}
-            sealed = by_client(fields, "to", others, SEALED_BYTES)
-            if sealed.keys() != others:
-                raise AggregationError(f"shares of client {client}: not one for every other client")
-            return sealed
+        def parse(client: int, fields: dict[str, bytes]) -> KeyAdvertisement:
+            raw = only_field(fields, "advert", ADVERTISEMENT_BYTES)
+            return KeyAdvertisement.from_bytes(raw, context, client, identities[client])
 
-        sealed = self._gather("share", self._adverts, answers, read)
-        self._shared = tuple(sealed)
-        context = self.agreement.context
+        self._advertisements = self._collect("advertise", identities, responses, parse)
+        fields = {f"advert:{client}": keys.to_bytes() for client, keys in self._advertisements.items()}
+        return make_message("share", context, fields)
+
+    def collect_shares(self, responses: Mapping[int, Message]) -> dict[int, dict[str, bytes]]:
+        """Step 2, share keys.
+
+        Args:
+            responses: By client id, what `SecureClient.share_keys` returned.
+
+        Returns:
+            By client id, the message for its `mask_update`: the shares encrypted for it.
+
+        Raises:
+            AggregationError: Fewer clients than the threshold sent a valid response.
+        """
+
+        def parse(client: int, fields: dict[str, bytes]) -> dict[int, bytes]:
+            others = self._advertisements.keys() - {client}
+            ciphertexts = fields_by_client(fields, "to", others, ENCRYPTED_SHARES_BYTES)
+            if ciphertexts.keys() != others:
+                raise AggregationError(f"shares of client {client}: expected one for every other client")
+            return ciphertexts
+
+        ciphertexts = self._collect("share", self._advertisements, responses, parse)
+        self._shared = tuple(ciphertexts)
+        context = self.config.context
         return {
-            client: compose(
+            client: make_message(
                 "mask",
                 context,
-                {f"from:{other}": sealed[other][client] for other in sealed if other != client},
+                {f"from:{other}": ciphertexts[other][client] for other in ciphertexts if other != client},
             )
-            for client in sealed
+            for client in ciphertexts
         }
 
-    def survivors(self, answers: Mapping[int, Message]) -> dict[str, bytes]:
-        """Of all masked vectors, the message that every survivor is asked to `confirm`; the sum is kept."""
-        dtype, length = self.agreement.encoding.dtype, self.agreement.size + 1
+    def collect_masked_updates(self, responses: Mapping[int, Message]) -> dict[str, bytes]:
+        """Step 3, masked input collection: sum the masked updates.
 
-        def read(client: int, fields: dict[str, bytes]) -> Ring:
-            raw = single(fields, "masked", length * dtype.itemsize)
-            vector: Ring = np.frombuffer(raw, dtype=dtype)
+        Args:
+            responses: By client id, what `SecureClient.mask_update` returned.
+
+        Returns:
+            The message for `confirm_survivors` of every client that sent a masked update.
+
+        Raises:
+            AggregationError: Fewer clients than the threshold sent a valid response.
+        """
+        dtype, length = self.config.encoding.dtype, self.config.size + 1
+
+        def parse(client: int, fields: dict[str, bytes]) -> RingVector:
+            raw = only_field(fields, "masked", length * dtype.itemsize)
+            vector: RingVector = np.frombuffer(raw, dtype=dtype)
             return vector
 
-        masked = self._gather("mask", self._shared, answers, read)
+        masked = self._collect("mask", self._shared, responses, parse)
         self._survivors = tuple(masked)
         self._total = np.zeros(length, dtype=dtype)
         for vector in masked.values():
             np.add(self._total, vector, out=self._total)
-        return compose("confirm", self.agreement.context, {"survivors": ids_to_bytes(masked)})
+        return make_message("confirm", self.config.context, {"survivors": ids_to_bytes(masked)})
 
-    def signatures(self, answers: Mapping[int, Message]) -> dict[str, bytes]:
-        """Of all signatures of the survivors, the message that every signer is asked to `unmask` with."""
-        known, context = self.agreement.identities, self.agreement.context
-        told = story(transcript(context, self._adverts), self._shared, self._survivors)
+    def collect_signatures(self, responses: Mapping[int, Message]) -> dict[str, bytes]:
+        """Step 4, consistency check.
 
-        def read(client: int, fields: dict[str, bytes]) -> bytes:
-            signature = single(fields, "signature", SIGNATURE_BYTES)
-            if not primitives.signed_by(known[client], signature, *told):
+        Args:
+            responses: By client id, what `SecureClient.confirm_survivors` returned.
+
+        Returns:
+            The message for `unmask` of every client that signed the survivors.
+
+        Raises:
+            AggregationError: Fewer clients than the threshold sent a valid response.
+        """
+        identities, context = self.config.identities, self.config.context
+        keys = keys_digest(context, self._advertisements)
+        statement = survivors_statement(keys, self._shared, self._survivors)
+
+        def parse(client: int, fields: dict[str, bytes]) -> bytes:
+            signature = only_field(fields, "signature", SIGNATURE_BYTES)
+            if not primitives.verify_signature(identities[client], signature, *statement):
                 raise AggregationError(f"signature of client {client}: not of these survivors")
             return signature
 
-        signatures = self._gather("confirm", self._survivors, answers, read)
+        signatures = self._collect("confirm", self._survivors, responses, parse)
         self._signed = tuple(signatures)
         fields = {f"signature:{client}": signature for client, signature in signatures.items()}
         survivors = {"survivors": ids_to_bytes(self._survivors)}
-        return compose("unmask", context, survivors | fields)
+        return make_message("unmask", context, survivors | fields)
 
-    def aggregate(self, answers: Mapping[int, Message]) -> Aggregate:
-        """Of all shares, the mean."""
-        kinds = {c: "seed" if c in self._survivors else "key" for c in self._shared}
-        wanted = {f"{kind}:{client}" for client, kind in kinds.items()}
-        places = {client: place for place, client in enumerate(self._adverts, start=1)}
+    def aggregate(self, responses: Mapping[int, Message]) -> Aggregate:
+        """Step 5, unmasking: recover the secrets and remove the masks of the sum.
 
-        def read(client: int, fields: dict[str, bytes]) -> dict[str, bytes]:
-            if fields.keys() != wanted or any(len(share) != SHARE_BYTES for share in fields.values()):
-                raise AggregationError(f"shares from client {client}: not one of every client")
-            if any(primitives.place_of(share) != places[client] for share in fields.values()):
-                raise AggregationError(f"shares from client {client}: of another place")
+        Args:
+            responses: By client id, what `SecureClient.unmask` returned.
+
+        Returns:
+            The weighted mean over the survivors.
+
+        Raises:
+            AggregationError: Fewer clients than the threshold sent a valid response, a recovered secret is
+                not the one that its owner committed to, or the sum is beyond the clients' bounds.
+        """
+        kinds = {client: "seed" if client in self._survivors else "key" for client in self._shared}
+        expected = {f"{kind}:{client}" for client, kind in kinds.items()}
+        indices = {client: index for index, client in enumerate(self._advertisements, start=1)}
+
+        def parse(client: int, fields: dict[str, bytes]) -> dict[str, bytes]:
+            if fields.keys() != expected or any(len(share) != SHARE_BYTES for share in fields.values()):
+                raise AggregationError(f"shares from client {client}: expected one of every client")
+            if any(share_index(share) != indices[client] for share in fields.values()):
+                raise AggregationError(f"shares from client {client}: of another index")
             return fields
 
-        shares = list(self._gather("unmask", self._signed, answers, read).values())
-        context = self.agreement.context
+        shares = list(self._collect("unmask", self._signed, responses, parse).values())
         total = self._total.copy()
+        self._remove_self_masks(total, shares)
+        self._remove_pairwise_masks(total, shares)
+        return self._decode(total)
+
+    def _remove_self_masks(self, total: RingVector, shares: list[dict[str, bytes]]) -> None:
+        context = self.config.context
         for client in self._survivors:
-            seed = self._joined(shares, "seed", client)
-            if commitment(context, client, seed) != self._adverts[client].commitment:
-                raise _unfit("seed", client)
-            add_mask(total, self_key(context, client, seed), subtract=True)
+            seed = self._recover(shares, "seed", client)
+            if seed_commitment(context, client, seed) != self._advertisements[client].commitment:
+                raise _wrong_secret("seed", client)
+            add_mask(total, self_mask_key(context, client, seed), subtract=True)
+
+    def _remove_pairwise_masks(self, total: RingVector, shares: list[dict[str, bytes]]) -> None:
+        """Remove the masks that survivors share with clients that dropped out; all others cancel."""
+        context = self.config.context
         for client in self._shared:
             if client in self._survivors:
                 continue
-            secret = self._joined(shares, "key", client)
-            if primitives.public_key(secret) != self._adverts[client].masking:
-                raise _unfit("key", client)
+            secret = self._recover(shares, "key", client)
+            if primitives.public_key(secret) != self._advertisements[client].masking_key:
+                raise _wrong_secret("key", client)
             for other in self._survivors:
-                key = pair_key(context, secret, client, other, self._adverts[other].masking)
-                add_pair_mask(total, key, other, client, undo=True)
-        return self._opened(total)
+                public = self._advertisements[other].masking_key
+                key = pairwise_mask_key(context, secret, client, other, public)
+                add_pairwise_mask(total, key, other, client, undo=True)
 
-    def _opened(self, total: Ring) -> Aggregate:
-        agreement, count = self.agreement, len(self._survivors)
-        signed = agreement.encoding.signed(total)
-        weight, largest = int(signed[-1]), agreement.encoding.largest(agreement.max_weight)
-        # Masks that don't cancel leave numbers all over the range.
+    def _decode(self, total: RingVector) -> Aggregate:
+        config, count = self.config, len(self._survivors)
+        signed = config.encoding.to_signed(total)
+        weight, max_encoded = int(signed[-1]), config.encoding.max_encoded(config.max_weight)
+        # Masks that do not cancel leave values all over the range.
         low, high = int(signed[:-1].min()), int(signed[:-1].max())
-        if not count <= weight <= count * agreement.max_weight or max(-low, high) > count * largest:
+        if not count <= weight <= count * config.max_weight or max(-low, high) > count * max_encoded:
             raise AggregationError(
-                "sum: more than the clients' bounds allow; a client's vector was not as agreed"
+                "sum: beyond the clients' bounds; a client sent a vector that does not follow the protocol"
             )
-        return Aggregate(agreement.encoding.decode(total[:-1], weight), weight, self._survivors)
+        return Aggregate(config.encoding.decode(total[:-1], weight), weight, self._survivors)
 
-    def _joined(self, shares: list[dict[str, bytes]], kind: str, client: int) -> bytes:
-        some = [each[f"{kind}:{client}"] for each in shares[: self.agreement.needed]]
-        secret = primitives.join(some)
+    def _recover(self, shares: list[dict[str, bytes]], kind: str, client: int) -> bytes:
+        name = f"{kind}:{client}"
+        secret = combine_shares([revealed[name] for revealed in shares[: self.config.effective_threshold]])
         if secret is None:
-            raise _unfit(kind, client)
+            raise _wrong_secret(kind, client)
         return secret
 
-    def _gather(
+    def _collect(
         self,
         step: str,
-        asked: Collection[int],
-        answers: Mapping[int, Message],
-        read: Callable[[int, dict[str, bytes]], T],
+        clients: Collection[int],
+        responses: Mapping[int, Message],
+        parse: Callable[[int, dict[str, bytes]], T],
     ) -> dict[int, T]:
-        """What `read` makes of each answer, in rising order of clients; refuses fewer than t."""
+        """Parse each response, in increasing order of client ids; raises if fewer than t are valid."""
         if self._step != step:
             raise AggregationError(f"server: asked for {step}, but its next step is {self._step}")
-        found = {}
-        for client in sorted(answers):
+        parsed = {}
+        for client in sorted(responses):
             try:
-                if client not in asked:
+                if client not in clients:
                     raise AggregationError(f"{step}: client {client} was not asked")
-                found[client] = read(client, fields_of(answers[client], step, self.agreement.context))
+                fields = message_fields(responses[client], step, self.config.context)
+                parsed[client] = parse(client, fields)
             except AggregationError as error:
-                self.refused[client] = str(error)
+                self.rejected[client] = str(error)
         self._step = "over"
-        if len(found) < self.agreement.needed:
+        threshold = self.config.effective_threshold
+        if len(parsed) < threshold:
             raise AggregationError(
-                f"{step}: {len(found)} of {len(asked)} clients answered, "
-                f"expected {self.agreement.needed} or more"
+                f"{step}: {len(parsed)} of {len(clients)} clients answered, expected {threshold} or more"
             )
         self._step = (*STEPS, "over")[STEPS.index(step) + 1]
-        return found
+        return parsed
 
 
-def _unfit(kind: str, client: int) -> AggregationError:
-    return AggregationError(f"{kind} of client {client}: the shares do not give what it signed")
+def _wrong_secret(kind: str, client: int) -> AggregationError:
+    return AggregationError(f"{kind} of client {client}: the shares do not recover the one it committed to")

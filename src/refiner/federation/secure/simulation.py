@@ -1,4 +1,4 @@
-"""A whole round in one process, and what a server sees of many clients."""
+"""A whole round in one process, and the means that a server sees of many clients."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ from refiner.federation.secure.client import SecureClient
 from refiner.federation.secure.fixedpoint import FixedPoint
 from refiner.federation.secure.identity import Identity
 from refiner.federation.secure.messages import STEPS
-from refiner.federation.secure.round_config import Agreement
+from refiner.federation.secure.round_config import RoundConfig
 from refiner.federation.secure.server import Aggregate, SecureServer
 
 
@@ -22,61 +22,92 @@ def secure_mean(
     *,
     threshold: int | None = None,
     encoding: FixedPoint | None = None,
-    lost: Mapping[int, str] | None = None,
+    dropouts: Mapping[int, str] | None = None,
 ) -> Aggregate:
-    """The mean of clients' updates `[n, N]`, by the whole protocol.
+    """Compute the weighted mean of clients' updates by running the whole protocol in this process.
 
-    `lost` has, of each client that drops out, the first step that it no longer answers.
+    Args:
+        updates: The updates `[n, N]`, one row per client.
+        weights: A weight ≥ 1 for each client; all 1 if left out.
+        threshold: How many clients must complete the round; ⌊2n/3⌋ + 1 if left out.
+        encoding: The fixed-point encoding; `FixedPoint()` if left out.
+        dropouts: By row, the first step (one of `STEPS`) to which this client does not respond.
+
+    Returns:
+        The mean over the clients whose masked updates arrived.
+
+    Raises:
+        AggregationError: Fewer clients than the threshold remain.
+        DataError: `updates` is not a matrix, or has a value that cannot be encoded.
+        SettingError: Another argument is out of range.
 
     >>> updates = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 9.0]])
     >>> secure_mean(updates).mean.tolist()
     [3.0, 5.0]
-    >>> secure_mean(updates, weights=[1, 3, 1], threshold=2, lost={2: "mask"}).mean.tolist()
+    >>> secure_mean(updates, weights=[1, 3, 1], threshold=2, dropouts={2: "mask"}).mean.tolist()
     [2.5, 3.5]
     """
     if not isinstance(updates, Tensor) or updates.ndim != 2:
-        raise DataError("updates: expected a tensor [n, N]")
+        shown = updates if isinstance(updates, Tensor) else type(updates).__name__
+        raise DataError(
+            "updates: expected a tensor [n, N]", field="updates", value=shown, expected="a tensor [n, N]"
+        )
     counts = [1] * len(updates) if weights is None else list(weights)
     if len(counts) != len(updates):
         raise checks.wrong("weights", weights, f"{len(updates)} integers, one for each client")
     for weight in counts:
         checks.integer("weight", weight, 1)
-    for client, step in (lost or {}).items():
-        checks.integer("lost", client, 0, len(updates) - 1)
-        checks.choice(f"lost[{client}]", step, STEPS)
+    for client, step in (dropouts or {}).items():
+        checks.integer("dropouts", client, 0, len(updates) - 1)
+        checks.choice(f"dropouts[{client}]", step, STEPS)
     identities = {client: Identity.generate() for client in range(len(updates))}
-    known = {client: identity.public for client, identity in identities.items()}
-    agreement = Agreement(
-        "one process", 0, known, updates.shape[1], threshold, max(counts), encoding or FixedPoint()
+    public_keys = {client: identity.public for client, identity in identities.items()}
+    config = RoundConfig(
+        "one process", 0, public_keys, updates.shape[1], threshold, max(counts), encoding or FixedPoint()
     )
-    clients = {client: SecureClient(agreement, client, identities[client]) for client in known}
-    server = SecureServer(agreement)
-    silent = {client: STEPS.index(step) for client, step in (lost or {}).items()}
+    clients = {client: SecureClient(config, client, identities[client]) for client in public_keys}
+    server = SecureServer(config)
+    last_steps = {client: STEPS.index(step) for client, step in (dropouts or {}).items()}
 
-    def asked(step: str, whom: Mapping[int, object]) -> list[int]:
-        return [client for client in whom if silent.get(client, len(STEPS)) > STEPS.index(step)]
+    def responding(step: str, candidates: Mapping[int, object]) -> list[int]:
+        return [client for client in candidates if last_steps.get(client, len(STEPS)) > STEPS.index(step)]
 
-    adverts = {client: clients[client].advertise() for client in asked("advertise", clients)}
-    keys = server.keys(adverts)
-    shares = {client: clients[client].share(keys) for client in asked("share", adverts)}
-    sealed = server.relay(shares)
+    advertised = {client: clients[client].advertise_keys() for client in responding("advertise", clients)}
+    keys = server.collect_keys(advertised)
+    shared = {client: clients[client].share_keys(keys) for client in responding("share", advertised)}
+    shares = server.collect_shares(shared)
     masked = {
-        client: clients[client].mask(updates[client], sealed[client], counts[client])
-        for client in asked("mask", sealed)
+        client: clients[client].mask_update(updates[client], shares[client], counts[client])
+        for client in responding("mask", shares)
     }
-    survivors = server.survivors(masked)
-    confirmed = {client: clients[client].confirm(survivors) for client in asked("confirm", masked)}
-    signatures = server.signatures(confirmed)
-    revealed = {client: clients[client].unmask(signatures) for client in asked("unmask", confirmed)}
+    survivors = server.collect_masked_updates(masked)
+    confirmed = {
+        client: clients[client].confirm_survivors(survivors) for client in responding("confirm", masked)
+    }
+    signatures = server.collect_signatures(confirmed)
+    revealed = {client: clients[client].unmask(signatures) for client in responding("unmask", confirmed)}
     return server.aggregate(revealed)
 
 
 def server_view(update: Update, clients: int, encoding: FixedPoint | None = None) -> Tensor:
-    """What a server sees if every `clients` victims of an update are one round: means `[V / clients, N]`.
+    """Compute the means that a server sees if every `clients` victims of an update form one round.
 
-    Summed in fixed point without the masks: bit for bit what the protocol opens. For an audit of what the
-    mean still tells, attack `replace(seen, gradient=server_view(update, 10), samples=10 * update.samples)`
-    where `seen` is the Observation of the same update.
+    They are summed in fixed point without masks, which gives bit for bit the result of the protocol. To audit
+    how much the mean still leaks, attack
+    `replace(observation, gradient=server_view(update, 10), samples=10 * update.samples)`, where `observation`
+    is the Observation of the same update.
+
+    Args:
+        update: The update of V victims.
+        clients: Clients per round, at least 2; must divide V.
+        encoding: The fixed-point encoding; `FixedPoint()` if left out.
+
+    Returns:
+        The means `[V / clients, N]`.
+
+    Raises:
+        DataError: The update has a value that cannot be encoded.
+        SettingError: `clients` does not divide the number of victims.
 
     >>> from refiner.core import Task
     >>> from refiner.defenses import NoDefense
@@ -90,13 +121,13 @@ def server_view(update: Update, clients: int, encoding: FixedPoint | None = None
     if update.victims % clients:
         raise checks.wrong("clients", clients, f"a divisor of the update's {update.victims} victims")
     encoding = encoding or FixedPoint()
-    encoding.check_room(clients)
-    flat = update.flat()
+    encoding.check_sum_fits(clients)
+    gradients = update.flat()
     means = []
-    for group in torch.split(flat, clients):
-        whole = [encoding.encode(row) for row in group]
-        total = whole[0]
-        for row in whole[1:]:
+    for group in torch.split(gradients, clients):
+        encoded = [encoding.encode(row) for row in group]
+        total = encoded[0]
+        for row in encoded[1:]:
             total = total + row
         means.append(encoding.decode(total, clients))
-    return torch.stack(means).to(flat)
+    return torch.stack(means).to(gradients)

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from flwr.app import Message, RecordDict
 
-from refiner.federation import Experiment, Training
+from refiner.federation import Experiment, FederatedSettings
 from refiner.federation.flower import client
-from refiner.federation.flower.aggregation import Ask, from_records
-from refiner.federation.flower.client_secrets import identity_in
-from refiner.federation.flower.messages import order_digest
-from refiner.federation.flower.study import write_clients
+from refiner.federation.flower.aggregation import StepRequest, from_records
+from refiner.federation.flower.client_secrets import load_identity
+from refiner.federation.flower.messages import instructions_digest
+from refiner.federation.flower.engine import write_clients
 from refiner.federation.secure import AggregationError, Identity
 
 RUN = 77
@@ -58,7 +58,7 @@ def test_a_round_is_not_played_again(federation: Any, capfd: pytest.CaptureFixtu
         assert_refused(
             made.again(step, 1001), "AggregationError", f"asked for {step}, its next step is done", capfd
         )
-    earlier = Ask("advertise", 1, (0, 1, 2), made.values.numel(), DIGEST).content()
+    earlier = StepRequest("advertise", 1, (0, 1, 2), made.values.numel(), DIGEST).content()
     assert_refused(made.ask(1001, earlier), "AggregationError", "has begun round 2 already", capfd)
     # Nothing secret is left of it, and a round of another training does not open the old ones again.
     held = json.loads((made.homes[0] / "aggregation.json").read_text())
@@ -76,7 +76,7 @@ def test_only_one_story_is_signed(federation: Any, capfd: pytest.CaptureFixture[
     # Client 1 is told to have dropped out, after it was told to have survived.
     content = next(c for s, n, c in made.sent if (s, n) == ("confirm", 1001))
     message = from_records(content) | {"survivors": bytes(8) + (2).to_bytes(8, "big")}
-    other = Ask("confirm", 1).content(message)
+    other = StepRequest("confirm", 1).content(message)
     assert_refused(
         made.ask(1001, other), "AggregationError", "asked for confirm, its next step is unmask", capfd
     )
@@ -86,21 +86,21 @@ def test_only_one_story_is_signed(federation: Any, capfd: pytest.CaptureFixture[
     ("ask", "kind", "told"),
     [
         (
-            Ask("advertise", 1, (0, 1), 10, DIGEST),
+            StepRequest("advertise", 1, (0, 1), 10, DIGEST),
             "SettingError",
             "minimum = 3: a round of 2 clients would open a",
         ),
         (
-            Ask("advertise", 1, (0, 1, 7), 10, DIGEST),
+            StepRequest("advertise", 1, (0, 1, 7), 10, DIGEST),
             "AggregationError",
             "no key of client 7 in identities.json",
         ),
-        (Ask("advertise", 1, (1, 2, 3), 10, DIGEST), "SettingError", "client = 0: expected one of 1, 2, 3"),
-        (Ask("share", 1), "AggregationError", "this client is not in it"),
+        (StepRequest("advertise", 1, (1, 2, 3), 10, DIGEST), "SettingError", "client = 0: expected one of 1, 2, 3"),
+        (StepRequest("share", 1), "AggregationError", "this client is not in it"),
     ],
 )
 def test_what_a_client_knows_better(
-    ask: Ask, kind: str, told: str, federation: Any, capfd: pytest.CaptureFixture[str]
+    ask: StepRequest, kind: str, told: str, federation: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     made = federation(clients=4)
     assert_refused(made.ask(1001, ask.content()), kind, told, capfd)
@@ -110,9 +110,9 @@ def test_what_a_client_knows_better(
 def test_no_way_around_the_masks(federation: Any, capfd: pytest.CaptureFixture[str]) -> None:
     made = federation()
     assert_refused(made.ask(1001, made.order()), "DataError", "expected a step of secure aggregation", capfd)
-    write_clients(Experiment(data="sample", training=Training(clients=3)), made.homes)
+    write_clients(Experiment(data="sample", training=FederatedSettings(clients=3)), made.homes)
     assert made.ask(1001, made.order()).has_content()
-    assert_refused(made.ask(1001, Ask("introduce").content()), "DataError", "order: expected", capfd)
+    assert_refused(made.ask(1001, StepRequest("introduce").content()), "DataError", "order: expected", capfd)
 
 
 def test_an_order_of_another_round_or_a_defence_that_fails_ends_it(
@@ -145,8 +145,8 @@ def test_no_sum_is_of_two_orders(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made, trained, honest = federation(clients=4), [], client.make_move
-    monkeypatch.setattr(client, "make_move", lambda *given: trained.append(given[2]) or honest(*given))
+    made, trained, honest = federation(clients=4), [], client.make_update
+    monkeypatch.setattr(client, "make_update", lambda *given: trained.append(given[2]) or honest(*given))
 
     def deceive(step: str, node: int, content: RecordDict) -> RecordDict:
         if step == "mask" and node in deceived:
@@ -170,20 +170,20 @@ def test_two_orders_are_noticed_before_a_share_leaves(
     federation: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     made, ids, nodes = federation(clients=4), (0, 1, 2, 3), (1001, 1002, 1003, 1004)
-    told = {node: order_digest(made.order(lr=0.1 if node == 1001 else 1e-30)) for node in nodes}
+    told = {node: instructions_digest(made.order(lr=0.1 if node == 1001 else 1e-30)) for node in nodes}
 
     def shared(round: int, among: tuple[int, ...], node: int) -> Message:
         """The answer of a node that is shown the keys of some, as if they were for the order it knows."""
-        ask = {to: Ask("advertise", round, ids, made.values.numel(), told[to]).content() for to in among}
+        ask = {to: StepRequest("advertise", round, ids, made.values.numel(), told[to]).content() for to in among}
         adverts = {to: from_records(made.ask(to, content).content) for to, content in ask.items()}
         keys = {f"advert:{to - 1001}": each["advert"] for to, each in adverts.items()}
         message = {"step": b"share", "context": adverts[node]["context"], **keys}
-        return made.ask(node, Ask("share", round).content(message))
+        return made.ask(node, StepRequest("share", round).content(message))
 
     for round, node in enumerate(nodes, start=1):
-        unsigned = f"advert of client {1 if node == 1001 else 0}: not signed by it for this round"
+        unsigned = f"key advertisement of client {1 if node == 1001 else 0}: not signed by it for this round"
         assert_refused(shared(round, nodes, node), "AggregationError", unsigned, capfd)
-    assert_refused(shared(5, (1001,), 1001), "AggregationError", "adverts: 1, expected 3 or more", capfd)
+    assert_refused(shared(5, (1001,), 1001), "AggregationError", "key advertisements: 1, expected 3 or more", capfd)
     # Those of one order are enough, but the sum is of them all.
     assert shared(6, nodes[1:], 1002).has_content()
 
@@ -193,19 +193,19 @@ def test_who_was_told_of_another_order_is_in_no_sum(federation: Any) -> None:
 
     def deceive(step: str, node: int, content: RecordDict) -> RecordDict:
         if (step, node) == ("advertise", 1001):
-            return Ask("advertise", 1, (0, 1, 2, 3), made.values.numel(), DIGEST).content()
+            return StepRequest("advertise", 1, (0, 1, 2, 3), made.values.numel(), DIGEST).content()
         return content
 
     made.change = deceive
     opened = made.mean()
     assert opened.clients == (1, 2, 3)
     assert float((opened.mean - made.plain_mean(made.homes[1:])).abs().max()) < 1e-8
-    assert made.rejected == {1001: "advertise message: of another session, round, order or settings"}
+    assert made.rejected == {1001: "advertise message: of another session, round, instructions or settings"}
 
 
 def test_one_step_at_a_time(federation: Any, capfd: pytest.CaptureFixture[str]) -> None:
     made = federation()
-    ask = Ask("advertise", 1, (0, 1, 2), 10, DIGEST).content()
+    ask = StepRequest("advertise", 1, (0, 1, 2), 10, DIGEST).content()
     with (made.homes[0] / "aggregation.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert_refused(made.ask(1001, ask), "AggregationError", "another step of this client is", capfd)
@@ -215,7 +215,7 @@ def test_one_step_at_a_time(federation: Any, capfd: pytest.CaptureFixture[str]) 
 
 def test_folders_that_are_refused(federation: Any, capfd: pytest.CaptureFixture[str]) -> None:
     made = federation()
-    home, hello = made.homes[0], Ask("introduce").content()
+    home, hello = made.homes[0], StepRequest("introduce").content()
     assert (home / "identity").stat().st_mode & 0o077 == 0
     (home / "identities.json").chmod(0o666)
     assert_refused(made.ask(1001, hello), "DataError", "others may write it; use chmod 600", capfd)
@@ -224,10 +224,10 @@ def test_folders_that_are_refused(federation: Any, capfd: pytest.CaptureFixture[
     assert_refused(made.ask(1001, hello), "DataError", "identity: others may read", capfd)
     (home / "identity").unlink()
     assert_refused(made.ask(1001, hello), "DataError", "make it with `refiner identity", capfd)
-    identity_in(home, new=True)
+    load_identity(home, new=True)
     assert_refused(made.ask(1001, hello), "DataError", "holds this client's own key 0 times", capfd)
     (home / "identities.json").write_text("[]")
     assert_refused(made.ask(1001, hello), "DataError", "expected the clients' public keys as JSON", capfd)
     (made.homes[1] / "aggregation.json").write_text("{")
-    ask = Ask("advertise", 1, (0, 1, 2), 10, DIGEST).content()
+    ask = StepRequest("advertise", 1, (0, 1, 2), 10, DIGEST).content()
     assert_refused(made.ask(1002, ask), "DataError", "unreadable; delete it once no training", capfd)
