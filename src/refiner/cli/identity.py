@@ -11,12 +11,12 @@ from refiner.errors import DataError
 
 def identity(
     command: typer.Context,
-    folder: Annotated[Path, typer.Argument(help="The client's own folder.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="The client's private folder.", show_default=False)],
 ) -> None:
-    """Print a client's public key, by which secure aggregation knows it; the key is made if there is none."""
+    """Print a client's public key for secure aggregation; a new key is created if there is none."""
     with one_line_errors(command):
-        from refiner.federation.flower.client_secrets import identity_in
+        from refiner.federation.flower.client_secrets import load_identity
 
         if not folder.is_dir():
-            raise DataError(f"folder = {str(folder)!r}: no such folder")
-        console.print(identity_in(folder, new=True).public.hex(), highlight=False, soft_wrap=True)
+            raise DataError(f"folder = {str(folder)!r}: no such folder", field="folder", value=str(folder))
+        console.print(load_identity(folder, create=True).public.hex(), highlight=False, soft_wrap=True)

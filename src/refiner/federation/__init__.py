@@ -1,22 +1,22 @@
-"""Federated training: who takes part, what leaves them, and what a server makes of it."""
+"""Federated training: clients with defences, servers that combine their updates, the training loop."""
 
 from refiner.federation.experiment import Experiment, Outcome, run_experiment
+from refiner.federation.federated_settings import FederatedSettings
 from refiner.federation.schedule import Schedule
 from refiner.federation.server import SERVERS, FedAdam, FedAvg, FedAvgM, Server, make_server
-from refiner.federation.settings import Training
-from refiner.federation.training import Keeping, accuracy, train
+from refiner.federation.training import CheckpointConfig, accuracy, train
 
 __all__ = [
     "SERVERS",
+    "CheckpointConfig",
     "Experiment",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
-    "Keeping",
+    "FederatedSettings",
     "Outcome",
     "Schedule",
     "Server",
-    "Training",
     "accuracy",
     "make_server",
     "run_experiment",

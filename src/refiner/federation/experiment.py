@@ -1,4 +1,4 @@
-"""A training by the names of its parts: what `refiner train` runs, and what it leaves in a folder."""
+"""An experiment described by names and numbers: what `refiner train` runs, and the files that it writes."""
 
 import json
 import math
@@ -14,25 +14,37 @@ from safetensors.torch import save
 from refiner.checkpoint import read_checkpoint
 from refiner.checks import integer
 from refiner.core.task import Task
-from refiner.data.holdout import train_and_test
-from refiner.data.image_dataset import Data
+from refiner.data.image_dataset import ImageDataset
 from refiner.data.partition import make_partition
+from refiner.data.train_test_split import load_train_and_test
 from refiner.defenses import make_defense
 from refiner.errors import DataError
+from refiner.federation.federated_settings import FederatedSettings
 from refiner.federation.local import LocalClients
-from refiner.federation.schedule import Schedule, derived
+from refiner.federation.schedule import Schedule, derive_seed
 from refiner.federation.server import make_server
-from refiner.federation.settings import Training
-from refiner.federation.training import Clients, Curve, Keeping, train_with
-from refiner.files import write_whole
-from refiner.models import build
+from refiner.federation.training import CheckpointConfig, Clients, Curve, OnRound, ignore_round, run_rounds
+from refiner.files import write_atomically
+from refiner.models import make_model
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Every choice of a training, as text and numbers.
+    """Every choice of a federated training, as text and numbers.
 
-    >>> Experiment(data="sample", training=Training(rounds=2, clients=2)).model
+    Args:
+        data: A dataset by name, `folder:PATH`, `npz:PATH` or `parquet:PATH`.
+        model: A model by name.
+        defense: A defence by name, with settings: `pruning:rate=0.8`.
+        partition: How the data are split across clients: `iid` or `dirichlet:CONCENTRATION`.
+        server: A server by name, with settings: `fedavgm:server_momentum=0.5`.
+        evaluate_every: Rounds between evaluations.
+        patience: End after this many evaluations in a row that did not improve on the best before them; None
+            never ends early.
+        training: Rounds, clients, batch size, local steps, learning rate and seed.
+        size: Side length that a user's own images are resized to; None leaves them as they are.
+
+    >>> Experiment(data="sample", training=FederatedSettings(rounds=2, clients=2)).model
     'lenet'
     """
 
@@ -43,60 +55,78 @@ class Experiment:
     server: str = "fedavg"
     evaluate_every: int = 500
     patience: int | None = None
-    """End after so many tests in a row that were no better than the best before; None never does."""
-    training: Training = field(default_factory=Training)
+    training: FederatedSettings = field(default_factory=FederatedSettings)
     size: int | None = None
-    """The side to which images of one's own are brought; None leaves them as they are."""
 
-    def settings(self) -> dict[str, Any]:
-        """What makes it this experiment; a longer one goes on from a shorter one."""
-        held = asdict(self)
-        held |= held.pop("training")
-        del held["rounds"], held["evaluate_every"], held["patience"]
-        return held
+    def fixed_settings(self) -> dict[str, Any]:
+        """The settings that must not change when a training is resumed; it may have more rounds."""
+        settings = asdict(self)
+        settings |= settings.pop("training")
+        del settings["rounds"], settings["evaluate_every"], settings["patience"]
+        return settings
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of an experiment."""
+    """The result of an experiment.
+
+    Args:
+        accuracy: The share of test samples classified correctly after the last round.
+        curve: Pairs of rounds done and test accuracy.
+        seconds: Duration of this run. The time before it was resumed is not included.
+    """
 
     accuracy: float
-    """The share of test samples that are right after the last round."""
     curve: Curve
     seconds: float
-    """Of this run: what was done before it went on is not counted."""
 
-    def maintenance(self, reference: float) -> float:
-        """PMM, the share in percent of a reference's accuracy.
+    def pmm(self, reference_accuracy: float) -> float:
+        """PMM, the performance maintenance metric: the accuracy in percent of a reference's accuracy.
 
-        >>> Outcome(0.45, [], 1.0).maintenance(0.5)
+        >>> Outcome(0.45, [], 1.0).pmm(0.5)
         90.0
         """
-        return 100 * self.accuracy / reference if reference else math.nan
+        return 100 * self.accuracy / reference_accuracy if reference_accuracy else math.nan
 
 
-ClientsOf = Callable[[Task, Data], Clients]
-"""The clients of a training, given the server's model and data."""
+ClientsFactory = Callable[[Task, ImageDataset], Clients]
+"""Makes the clients of a training from the server's model and its training data."""
 
 
 def run_experiment(
     experiment: Experiment,
     folder: Path,
     *,
-    clients_of: ClientsOf | None = None,
+    make_clients: ClientsFactory | None = None,
     resume: bool = False,
     checkpoint_every: int = 500,
     device: torch.device | None = None,
-    on_round: Callable[[int, float | None], None] = lambda rounds, accuracy: None,
+    on_round: OnRound = ignore_round,
 ) -> Outcome:
-    """Train, and leave weights, log, settings and outcome in `folder`; `resume` goes on from those.
+    """Run a federated training, and write weights, log, settings and outcome to `folder`.
 
-    The clients are on this machine, all in one call, unless `clients_of` says where they are.
+    Args:
+        experiment: What to train, and how.
+        folder: Output folder. A folder that holds a training is only continued, never overwritten.
+        make_clients: Makes the clients; by default they all run on this machine.
+        resume: Continue from the checkpoint in `folder`, if there is one.
+        checkpoint_every: Rounds between checkpoints.
+        device: Where to train; the CPU by default.
+        on_round: Called after every round with the rounds done and, if it was measured, the accuracy.
+
+    Returns:
+        The accuracy after the last round, the accuracies along the way and the duration.
+
+    Raises:
+        SettingError: If a setting lies outside its range.
+        DataError: If a name is unknown, the data can't be read, or `folder` holds another training.
+        ProtectionError: If the model is no longer finite.
 
     >>> import tempfile
-    >>> short = Experiment(data="sample", evaluate_every=1, training=Training(rounds=2, clients=2, batch=2))
+    >>> settings = FederatedSettings(rounds=2, clients=2, batch=2)
+    >>> experiment = Experiment(data="sample", evaluate_every=1, training=settings)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     outcome = run_experiment(short, Path(folder))
+    ...     outcome = run_experiment(experiment, Path(folder))
     ...     sorted(file.name for file in Path(folder).iterdir())
     ['checkpoint.safetensors', 'log.jsonl', 'outcome.json', 'settings.json', 'weights.safetensors']
     >>> [rounds for rounds, accuracy in outcome.curve], outcome.accuracy == outcome.curve[-1][1]
@@ -105,18 +135,19 @@ def run_experiment(
     integer("evaluate_every", experiment.evaluate_every, 1)
     if experiment.patience is not None:
         integer("patience", experiment.patience, 1)
-    keeping = Keeping(folder, integer("checkpoint_every", checkpoint_every, 1), experiment.settings())
-    check_folder(keeping, resume, experiment.training.rounds)
-    clients_of = clients_of or clients_here(experiment)
+    every = integer("checkpoint_every", checkpoint_every, 1)
+    checkpoints = CheckpointConfig(folder, every, experiment.fixed_settings())
+    check_output_folder(checkpoints, resume, experiment.training.rounds)
+    make_clients = make_clients or local_clients(experiment)
     server = make_server(experiment.server)
-    data, test = train_and_test(experiment.data, size=experiment.size)
-    torch.manual_seed(derived(experiment.training.seed or 0, "model"))
-    model = build(experiment.model, classes=data.classes, input_shape=tuple(data.images.shape[1:]))
+    data, test = load_train_and_test(experiment.data, size=experiment.size)
+    torch.manual_seed(derive_seed(experiment.training.seed or 0, "model"))
+    model = make_model(experiment.model, classes=data.classes, input_shape=tuple(data.images.shape[1:]))
     task = Task(model.to(device), example=torch.zeros(1, *data.images.shape[1:], device=device))
-    clients = clients_of(task, data)
-    write_whole(folder / "settings.json", json.dumps(asdict(experiment), indent=1).encode())
-    began = time.perf_counter()
-    curve = train_with(
+    clients = make_clients(task, data)
+    write_atomically(folder / "settings.json", json.dumps(asdict(experiment), indent=1).encode())
+    start = time.perf_counter()
+    curve = run_rounds(
         clients,
         task,
         test,
@@ -124,38 +155,53 @@ def run_experiment(
         server=server,
         evaluate_every=experiment.evaluate_every,
         patience=experiment.patience,
-        keeping=keeping,
+        checkpoints=checkpoints,
         on_round=on_round,
     )
-    outcome = Outcome(curve[-1][1], curve, time.perf_counter() - began)
-    write_whole(folder / "weights.safetensors", save({k: v.cpu() for k, v in model.state_dict().items()}))
-    write_whole(folder / "outcome.json", json.dumps(asdict(outcome), indent=1).encode())
+    outcome = Outcome(curve[-1][1], curve, time.perf_counter() - start)
+    weights = save({name: tensor.cpu() for name, tensor in model.state_dict().items()})
+    write_atomically(folder / "weights.safetensors", weights)
+    write_atomically(folder / "outcome.json", json.dumps(asdict(outcome), indent=1).encode())
     return outcome
 
 
-def clients_here(experiment: Experiment) -> ClientsOf:
-    """The clients of an experiment on this machine, all in one call."""
-    defense, training = make_defense(experiment.defense), experiment.training
+def local_clients(experiment: Experiment) -> ClientsFactory:
+    """A factory for an experiment's clients on this machine; a wrong defence raises at once."""
+    defense, settings = make_defense(experiment.defense), experiment.training
 
-    def make(task: Task, data: Data) -> Clients:
-        parts = make_partition(experiment.partition, data.labels, training.clients, training.seed or 0)
-        return LocalClients.of_study(task, data.images, data.labels, Schedule(parts, training), defense)
+    def make(task: Task, data: ImageDataset) -> Clients:
+        indices = make_partition(experiment.partition, data.labels, settings.clients, settings.seed or 0)
+        return LocalClients.seeded(task, data.images, data.labels, Schedule(indices, settings), defense)
 
     return make
 
 
-def check_folder(keeping: Keeping, resume: bool, rounds: int) -> None:
-    """Before anything is written: refuse to write over a training, or to go on from one of another."""
-    if not keeping.checkpoint.exists():
-        held = [name for name in ("outcome.json", "weights.safetensors") if (keeping.folder / name).exists()]
-        if held:
-            told = f"holds {' and '.join(held)}, but no checkpoint to go on from; use another folder"
-            raise DataError(f"out = {str(keeping.folder)!r}: {told}")
+def check_output_folder(checkpoints: CheckpointConfig, resume: bool, rounds: int) -> None:
+    """Raise, before anything is written, if the folder holds a training that this one can't continue."""
+    folder = checkpoints.folder
+    if not checkpoints.checkpoint_file.exists():
+        results = [name for name in ("outcome.json", "weights.safetensors") if (folder / name).exists()]
+        if results:
+            raise DataError(
+                f"out = {str(folder)!r}: contains {' and '.join(results)}, but no checkpoint to resume from; "
+                "use another folder",
+                field="out",
+                value=str(folder),
+                expected="a folder without results, or with a checkpoint",
+            )
         return
     if not resume:
         raise DataError(
-            f"out = {str(keeping.folder)!r}: holds a training; use --resume to go on, or another folder"
+            f"out = {str(folder)!r}: contains a training; use --resume to continue it, or another folder",
+            field="out",
+            value=str(folder),
+            expected="a folder without a training",
         )
-    done = read_checkpoint(keeping.checkpoint, keeping.settings, lambda tensors: None)
+    done = read_checkpoint(checkpoints.checkpoint_file, checkpoints.settings, lambda tensors: None)
     if done > rounds:
-        raise DataError(f"rounds = {rounds}: expected {done} or more, which the training there has done")
+        raise DataError(
+            f"rounds = {rounds}: expected {done} or more, the rounds that the checkpoint has done",
+            field="rounds",
+            value=rounds,
+            expected=f"{done} or more",
+        )

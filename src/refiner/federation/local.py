@@ -1,4 +1,4 @@
-"""One round on one machine: clients are protected in one vectorised call, their local steps as well."""
+"""One round on one machine: the local steps of all participating clients in one vectorised call."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -12,30 +12,40 @@ from refiner.core.task import Task
 from refiner.core.update import Update
 from refiner.defenses.base import Defense
 from refiner.errors import DataError
-from refiner.federation.schedule import Schedule, derived
-from refiner.federation.settings import Training
+from refiner.federation.federated_settings import FederatedSettings
+from refiner.federation.schedule import Schedule, derive_seed
 
-# The most clients, and parameters of all of them, that are protected in one call: more need more memory, and
-# are no faster.
-_CLIENTS, _NUMBERS = 100, 2**26
+# Clients, and parameters over all of them, that are protected in one call. More need more memory and are no
+# faster.
+_MAX_CLIENTS, _MAX_PARAMETERS = 100, 2**26
 
-# Clients that are protected in one call, the round, and the local step in it.
+# Clients that are protected in one call, the round, and the local step within it.
 Step = tuple[list[int], int, int]
 
 
 class LocalClients:
-    """The clients of a training, with their data on the model's device.
+    """The clients of a federated training, with their data on the model's device.
 
-    `defense` is one `for_training`; `seed` is a study's and makes its noise, None takes that from the
-    operating system.
+    Args:
+        task: The model and loss. Its parameters are the global model.
+        images: All clients' images, uint8 `[S, 3, H, W]`.
+        labels: Their labels, int64 `[S]`.
+        schedule: Which client uses which samples in which round.
+        defense: The clients' defence. Its state for this training is kept here.
+        seed: Seed of the defence's noise in a reproducible experiment; None takes the noise from the
+            operating system.
+
+    Raises:
+        DataError: If images or labels have the wrong type, shape or range. Data are checked here, once, so
+            that no round depends on a check of its batches.
 
     >>> from refiner.defenses import NoDefense
     >>> from refiner.models import LeNet
     >>> images, labels = torch.zeros(8, 3, 32, 32, dtype=torch.uint8), torch.arange(8)
-    >>> training = Training(rounds=1, clients=2, batch=4)
-    >>> schedule = Schedule([torch.arange(4), torch.arange(4, 8)], training)
+    >>> settings = FederatedSettings(rounds=1, clients=2, batch=4)
+    >>> schedule = Schedule([torch.arange(4), torch.arange(4, 8)], settings)
     >>> task = Task(LeNet(), example=torch.zeros(1, 3, 32, 32))
-    >>> LocalClients(task, images, labels, schedule, NoDefense()).moves(round=1).shape
+    >>> LocalClients(task, images, labels, schedule, NoDefense()).mean_update(round=1).shape
     torch.Size([15826])
     """
 
@@ -49,155 +59,173 @@ class LocalClients:
         seed: int | None = None,
     ) -> None:
         self._like = next(iter(task.parameters().values()))
-        # Checked here, once, so that no round need check its batches.
         if images.dtype != torch.uint8 or tuple(images.shape[1:]) != task.input_shape:
+            shape = f"[N, {', '.join(map(str, task.input_shape))}]"
             raise DataError(
-                f"images: {images.dtype} {list(images.shape)}, "
-                f"expected torch.uint8 [N, {', '.join(map(str, task.input_shape))}]"
+                f"images: {images.dtype} {list(images.shape)}, expected torch.uint8 {shape}",
+                field="images",
+                value=images,
+                expected=f"torch.uint8 {shape}",
             )
         if labels.dtype != torch.long or labels.shape != images.shape[:1]:
             raise DataError(
-                f"labels: {labels.dtype} {list(labels.shape)}, expected torch.int64 [{len(images)}]"
+                f"labels: {labels.dtype} {list(labels.shape)}, expected torch.int64 [{len(images)}]",
+                field="labels",
+                value=labels,
+                expected=f"torch.int64 [{len(images)}]",
             )
         low, high = int(labels.min()), int(labels.max())
         if low < 0 or high >= task.classes:
-            raise DataError(f"labels in [{low}, {high}]: expected [0, {task.classes - 1}]")
+            raise DataError(
+                f"labels in [{low}, {high}]: expected [0, {task.classes - 1}]",
+                field="labels",
+                value=labels,
+                expected=f"values in [0, {task.classes - 1}]",
+            )
         device = self._like.device
         self.task = task
         self.images, self.labels = images.to(device), labels.to(device)
         self.schedule = schedule
         self.defense = defense
+        self._defense_state = defense.init_state(len(labels))
         self.seed = seed
         self._loaded: tuple[Step | None, Any] = (None, None)
-        self._own: dict[int, Task] = {}
+        self._tasks_with_models: dict[int, Task] = {}
 
     @classmethod
-    def of_study(
+    def seeded(
         cls, task: Task, images: Tensor, labels: Tensor, schedule: Schedule, defense: Defense
     ) -> "LocalClients":
-        """Clients whose secrets and noise come from the seed of the training, so that it can be repeated."""
-        seed = schedule.training.seed
-        secret = None if seed is None else derived(seed, "secret")
-        return cls(task, images, labels, schedule, defense.for_training(len(labels), secret), seed)
+        """Clients whose secrets and noise come from the seed of the settings, so that runs are repeatable."""
+        seed = schedule.settings.seed
+        if seed is not None:
+            defense = defense.with_seeded_key(derive_seed(seed, "secret"))
+        return cls(task, images, labels, schedule, defense, seed)
 
     @property
-    def training(self) -> Training:
+    def settings(self) -> FederatedSettings:
         """The settings of the training."""
-        return self.schedule.training
+        return self.schedule.settings
 
-    def moves(self, round: int) -> Tensor:
-        """The mean move `[N]`, old − new parameters, of a round's clients, each by its number of samples."""
+    def mean_update(self, round: int) -> Tensor:
+        """The mean model update `[N]`, old − new parameters, of a round's clients, weighted by samples."""
         total, samples = None, 0
         groups = self._groups(round)
-        following = self._groups(round + 1)[0] if round < self.training.rounds else None
-        for clients, ahead in zip(groups, [*groups[1:], following], strict=True):
-            size = self.schedule.size(clients[0])
-            after = None if ahead is None else (ahead, round + (ahead is following), 0)
-            moved = size * self._moved(clients, round, after)
-            total = moved if total is None else total + moved
+        next_round = self._groups(round + 1)[0] if round < self.settings.rounds else None
+        for clients, next_clients in zip(groups, [*groups[1:], next_round], strict=True):
+            size = self.schedule.batch_size(clients[0])
+            next_step = None
+            if next_clients is not None:
+                next_step = next_clients, round + (next_clients is next_round), 0
+            weighted = size * self._sum_of_updates(clients, round, next_step)
+            total = weighted if total is None else total + weighted
             samples += size * len(clients)
-        assert total is not None  # some client always takes part
+        assert total is not None  # at least one client takes part
         return total / samples
 
-    def _moved(self, clients: list[int], round: int, after: Step | None) -> Tensor:
-        """The sum `[N]` of the moves of clients with equally large batches."""
-        steps, lr = self.training.local_steps, self.training.lr
+    def _sum_of_updates(self, clients: list[int], round: int, next_step: Step | None) -> Tensor:
+        """The sum `[N]` of the model updates of clients with batches of the same size."""
+        steps, lr = self.settings.local_steps, self.settings.lr
         if steps == 1:
-            return lr * self._protect(self.task, (clients, round, 0), after).flat().sum(0)
-        if not self.defense.takes_models:
-            return torch.stack([self.move(client, round) for client in clients]).sum(0)
+            return lr * self._protect(self.task, (clients, round, 0), next_step).flat().sum(0)
+        if not self.defense.supports_models_per_victim:
+            return torch.stack([self.client_update(client, round) for client in clients]).sum(0)
         before = get_parameters(self.task)
-        if len(clients) not in self._own:
-            # Kept, so that what was recorded of this task is replayed.
-            self._own[len(clients)] = self.task.each(before.repeat(len(clients), 1))
-        own = self._own[len(clients)]
-        assert own.models is not None
-        own.models.copy_(before)
-        moves = torch.zeros_like(own.models)
+        if len(clients) not in self._tasks_with_models:
+            # Reused in every round, so that CUDA graphs recorded for this task can be replayed.
+            self._tasks_with_models[len(clients)] = self.task.with_models(before.repeat(len(clients), 1))
+        task = self._tasks_with_models[len(clients)]
+        assert task.models is not None
+        task.models.copy_(before)
+        updates = torch.zeros_like(task.models)
         for number in range(steps):
-            ahead = (clients, round, number + 1) if number + 1 < steps else after
-            moves += lr * self._protect(own, (clients, round, number), ahead).flat()
-            torch.sub(before, moves, out=own.models)
-        return moves.sum(0)
+            following = (clients, round, number + 1) if number + 1 < steps else next_step
+            updates += lr * self._protect(task, (clients, round, number), following).flat()
+            torch.sub(before, updates, out=task.models)
+        return updates.sum(0)
 
     def _groups(self, round: int) -> list[list[int]]:
-        """A round's clients: those with equally large batches go in one call, as far as it can hold them."""
-        groups: defaultdict[int, list[int]] = defaultdict(list)
+        """A round's clients, grouped into calls: batches of the same size, up to the limits on memory."""
+        by_size: defaultdict[int, list[int]] = defaultdict(list)
         for client in self.schedule.participants(round):
-            groups[self.schedule.size(client)].append(client)
-        at_once = min(_CLIENTS, max(1, _NUMBERS // self.task.size))
+            by_size[self.schedule.batch_size(client)].append(client)
+        limit = min(_MAX_CLIENTS, max(1, _MAX_PARAMETERS // self.task.size))
         return [
-            members[first : first + at_once]
-            for members in groups.values()
-            for first in range(0, len(members), at_once)
+            clients[first : first + limit]
+            for clients in by_size.values()
+            for first in range(0, len(clients), limit)
         ]
 
     def state(self) -> dict[str, Tensor]:
-        """What the clients' defence remembers."""
-        return self.defense.state()
+        """The state of the clients' defence, to be stored in a checkpoint."""
+        return self._defense_state.state_dict()
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on with what the defence remembered, wherever it was kept."""
-        self.defense.restore({name: value.to(self._like.device) for name, value in state.items()})
+        """Continue with a state that `state` returned; it may lie on another device."""
+        device = self._like.device
+        self._defense_state.load_state_dict({name: value.to(device) for name, value in state.items()})
 
-    def move(self, client: int, round: int) -> Tensor:
-        """The move `[N]` of one client, all of its local steps; the model is as before afterwards."""
+    def client_update(self, client: int, round: int) -> Tensor:
+        """The model update `[N]` of one client over all its local steps; the global model is unchanged."""
         before = get_parameters(self.task)
-        total = torch.zeros_like(before)
+        update = torch.zeros_like(before)
         try:
-            for step in range(self.training.local_steps):
+            for step in range(self.settings.local_steps):
                 gradient = self._protect(self.task, ([client], round, step)).flat()[0]
-                total += self.training.lr * gradient
-                set_parameters(self.task, before - total)
+                update += self.settings.lr * gradient
+                set_parameters(self.task, before - update)
         finally:
             set_parameters(self.task, before)
-        return total
+        return update
 
-    def _protect(self, task: Task, step: Step, ahead: Step | None = None) -> Update:
-        """The update of a step's clients; while a GPU works on it, the data of step `ahead` are loaded."""
+    def _protect(self, task: Task, step: Step, next_step: Step | None = None) -> Update:
+        """The protected gradients of a step's clients; the next step's data are loaded meanwhile."""
         clients, round, number = step
         ids, x, y = self._loaded[1] if self._loaded[0] == step else self._load(step)
 
-        def meanwhile() -> None:
+        def load_next() -> None:
             self._loaded = (None, None)
-            # Without room for both, each step loads its own.
+            # If there is no memory for both, the next step loads its data itself.
             with suppress(torch.OutOfMemoryError):
-                if ahead is not None:
-                    self._loaded = ahead, self._load(ahead)
+                if next_step is not None:
+                    self._loaded = next_step, self._load(next_step)
 
-        drawn = None
-        if self.seed is not None and not self.defense.keyed:
-            drawn = derived(self.seed, "noise", round, number, clients)
-        return self.defense.protect_checked(task, x, y, ids=ids, seed=drawn, meanwhile=meanwhile)
+        noise_seed = None
+        if self.seed is not None and not self.defense.uses_secret_key:
+            noise_seed = derive_seed(self.seed, "noise", round, number, clients)
+        return self.defense.protect_checked(
+            task, x, y, ids=ids, seed=noise_seed, state=self._defense_state, meanwhile=load_next
+        )
 
     def _load(self, step: Step) -> tuple[Tensor, Tensor, Tensor]:
-        """The samples `[V, B]` of a step, which are also the ids by which a defence remembers them; x; y."""
+        """A step's sample indices `[V, B]`, by which a defence identifies samples, its images and labels."""
         clients, round, number = step
-        rows = torch.stack([self.schedule.batch(client, round, number) for client in clients])
+        indices = torch.stack([self.schedule.batch_indices(client, round, number) for client in clients])
         if self.images.is_cuda:
-            # From pageable memory, the copy would wait until the GPU has done what it was given before.
-            rows = rows.pin_memory()
-        here = rows.to(self.images.device, non_blocking=True)
-        return here, self.images[here].to(self._like.dtype) / 255, self.labels[here]
+            # A copy from pageable memory would wait until the GPU has finished its queued work.
+            indices = indices.pin_memory()
+        indices = indices.to(self.images.device, non_blocking=True)
+        return indices, self.images[indices].to(self._like.dtype) / 255, self.labels[indices]
 
 
 def set_parameters(task: Task, flat: Tensor) -> None:
-    """Give the model of `task` the parameters `flat [N]`."""
-    values = list(task.parameters().values())
-    pieces = torch.split(flat, [value.numel() for value in values])
-    torch._foreach_copy_(values, [p.view_as(value) for p, value in zip(pieces, values, strict=True)])
+    """Copy the parameters `flat [N]` into the model of `task`."""
+    parameters = list(task.parameters().values())
+    pieces = torch.split(flat, [parameter.numel() for parameter in parameters])
+    views = [piece.view_as(parameter) for piece, parameter in zip(pieces, parameters, strict=True)]
+    torch._foreach_copy_(parameters, views)
 
 
 def get_parameters(task: Task) -> Tensor:
-    """The parameters of the model of `task`, `[N]`."""
-    return torch.cat([value.flatten() for value in task.parameters().values()])
+    """The parameters of the model of `task` as one tensor `[N]`."""
+    return torch.cat([parameter.flatten() for parameter in task.parameters().values()])
 
 
-def weighted_mean(rows: Tensor, sizes: Sequence[int]) -> Tensor:
-    """The mean `[N]` of rows `[K, N]`, each by its number of samples.
+def weighted_mean(updates: Tensor, samples: Sequence[int]) -> Tensor:
+    """The mean `[N]` of model updates `[K, N]`, weighted by each client's number of samples.
 
     >>> weighted_mean(torch.tensor([[0.0], [4.0]]), [1, 3]).tolist()
     [3.0]
     """
-    weights = torch.tensor(sizes).to(rows)
-    return (weights[:, None] * rows).sum(0) / weights.sum()
+    weights = torch.tensor(samples).to(updates)
+    return (weights[:, None] * updates).sum(0) / weights.sum()

@@ -1,7 +1,7 @@
-"""Who takes part in a round, and with which samples: a function of the seed and the round alone.
+"""Which clients take part in a round and which samples they use: a function of the seed and the round alone.
 
-Nothing is remembered between rounds, so that a training that was stopped goes on with the same batches, and
-clients on other machines draw what one machine would have drawn for them.
+No state is carried from round to round. A resumed training therefore continues with the same batches, and
+clients on other machines draw the same batches as a simulation on one machine.
 """
 
 import hashlib
@@ -11,75 +11,98 @@ import torch
 from torch import Tensor
 
 from refiner.errors import DataError
-from refiner.federation.settings import Training, check_parts
+from refiner.federation.federated_settings import FederatedSettings, check_partition
 
 
-def derived(seed: int, *names: object) -> int:
-    """A seed for one purpose.
+def derive_seed(seed: int, *names: object) -> int:
+    """A seed for one purpose, derived from the experiment's seed and the purpose's name.
 
-    >>> derived(0, "batch", 1) == derived(0, "batch", 1) != derived(0, "batch", 2)
+    >>> derive_seed(0, "batch", 1) == derive_seed(0, "batch", 1) != derive_seed(0, "batch", 2)
     True
     """
     digest = hashlib.sha256(repr((seed, *names)).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-def participants(training: Training, round: int, among: int) -> list[int]:
-    """Who of `among` clients take part in a round, counted from 1: K of them, or all if there are no more.
+def sample_clients(settings: FederatedSettings, round: int, available: int) -> list[int]:
+    """The positions of the clients that take part in a round, out of `available` ones; rounds start at 1.
 
-    >>> len(participants(Training(clients=10, sampled=3), 1, 10)), participants(Training(clients=3), 1, 2)
-    (3, [0, 1])
+    K positions in ascending order, or all of them if no more than K are available.
+
+    >>> len(sample_clients(FederatedSettings(clients=10, sampled=3), 1, 10))
+    3
+    >>> sample_clients(FederatedSettings(clients=3), 1, 2)
+    [0, 1]
     """
-    if training.taking_part >= among:
-        return list(range(among))
-    draws = torch.Generator().manual_seed(derived(training.seed or 0, "participants", round))
-    return sorted(torch.randperm(among, generator=draws)[: training.taking_part].tolist())
+    if settings.clients_per_round >= available:
+        return list(range(available))
+    generator = torch.Generator().manual_seed(derive_seed(settings.seed or 0, "participants", round))
+    return sorted(torch.randperm(available, generator=generator)[: settings.clients_per_round].tolist())
 
 
 class Schedule:
-    """The rounds of a training over `parts`, the samples of each client.
+    """The participants and batches of every round.
 
-    A client goes through its own samples in an order that is new in every pass, a batch a step; what is left
-    over at the end of a pass, less than a batch, waits for the next.
+    A client goes through its samples in an order that is drawn anew for every epoch, one batch a step. The
+    samples left over at the end of an epoch, fewer than a batch, are not used in that epoch.
 
-    >>> schedule = Schedule([torch.arange(4), torch.arange(4, 8)], Training(clients=2, batch=2))
+    Args:
+        client_indices: The sample indices of each client, as `make_partition` returns them.
+        settings: Clients, batch size, local steps and seed.
+
+    Raises:
+        SettingError: If `client_indices` names another number of clients than `settings`.
+        DataError: If a client has no samples.
+
+    >>> settings = FederatedSettings(clients=2, batch=2)
+    >>> schedule = Schedule([torch.arange(4), torch.arange(4, 8)], settings)
     >>> schedule.participants(1)
     [0, 1]
-    >>> both = torch.cat([schedule.batch(1, round=1), schedule.batch(1, round=2)])
-    >>> both.sort().values.tolist()
+    >>> epoch = torch.cat([schedule.batch_indices(1, round=1), schedule.batch_indices(1, round=2)])
+    >>> epoch.sort().values.tolist()
     [4, 5, 6, 7]
     """
 
-    def __init__(self, parts: Sequence[Tensor], training: Training) -> None:
-        check_parts(training, len(parts))
-        for client, part in enumerate(parts):
-            if not len(part):
-                raise DataError(f"client {client} has no samples")
-        self.parts = [part.cpu() for part in parts]
-        self._sizes = [min(training.batch, len(part)) for part in parts]
-        self._steps = [len(part) // size for part, size in zip(parts, self._sizes, strict=True)]
-        self.training = training
-        self._seed = training.seed or 0
-        self._orders: dict[int, tuple[int, Tensor]] = {}
+    def __init__(self, client_indices: Sequence[Tensor], settings: FederatedSettings) -> None:
+        check_partition(settings, len(client_indices))
+        for client, indices in enumerate(client_indices):
+            if not len(indices):
+                raise DataError(
+                    f"client {client} has no samples",
+                    field=f"client_indices[{client}]",
+                    value=0,
+                    expected="at least one sample",
+                )
+        self.client_indices = [indices.cpu() for indices in client_indices]
+        self.settings = settings
+        self._batch_sizes = [min(settings.batch, len(indices)) for indices in client_indices]
+        self._steps_per_epoch = [
+            len(indices) // size for indices, size in zip(client_indices, self._batch_sizes, strict=True)
+        ]
+        self._seed = settings.seed or 0
+        self._epochs: dict[int, tuple[int, Tensor]] = {}
 
     def participants(self, round: int) -> list[int]:
-        """The clients of a round, counted from 1, in rising order."""
-        return participants(self.training, round, self.training.clients)
+        """The clients of a round, in ascending order; rounds start at 1."""
+        return sample_clients(self.settings, round, self.settings.clients)
 
-    def size(self, client: int) -> int:
-        """How many samples each of a client's batches has."""
-        return self._sizes[client]
+    def batch_size(self, client: int) -> int:
+        """The number of samples in each batch of a client."""
+        return self._batch_sizes[client]
 
-    def batch(self, client: int, round: int, step: int = 0) -> Tensor:
-        """The samples of a client's local step."""
-        size = self._sizes[client]
-        pass_number, place = divmod((round - 1) * self.training.local_steps + step, self._steps[client])
-        return self._order(client, pass_number)[place * size : (place + 1) * size]
+    def batch_indices(self, client: int, round: int, step: int = 0) -> Tensor:
+        """The sample indices of a client's local step."""
+        size = self._batch_sizes[client]
+        step_number = (round - 1) * self.settings.local_steps + step
+        epoch, position = divmod(step_number, self._steps_per_epoch[client])
+        return self._shuffled(client, epoch)[position * size : (position + 1) * size]
 
-    def _order(self, client: int, pass_number: int) -> Tensor:
-        held = self._orders.get(client)
-        if held is None or held[0] != pass_number:
-            draws = torch.Generator().manual_seed(derived(self._seed, "order", client, pass_number))
-            part = self.parts[client]
-            held = self._orders[client] = pass_number, part[torch.randperm(len(part), generator=draws)]
-        return held[1]
+    def _shuffled(self, client: int, epoch: int) -> Tensor:
+        """A client's sample indices in the order of an epoch; the last epoch's order is cached."""
+        cached = self._epochs.get(client)
+        if cached is None or cached[0] != epoch:
+            generator = torch.Generator().manual_seed(derive_seed(self._seed, "order", client, epoch))
+            indices = self.client_indices[client]
+            order = torch.randperm(len(indices), generator=generator)
+            cached = self._epochs[client] = epoch, indices[order]
+        return cached[1]

@@ -1,4 +1,4 @@
-"""What a server does with the mean of the clients' moves; named as Flower's strategies, and equal to them."""
+"""Server optimizers, named after Flower's strategies and equal to them: how the mean update is applied."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,26 +8,46 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.registry import make
+from refiner.registry import make_by_name
 
 State = dict[str, Tensor]
+"""A server's optimizer state by name, as a checkpoint stores it."""
+
+# The name of the momentum buffer in checkpoints.
+_MOMENTUM = "speed"
 
 
 class Server(Protocol):
-    """One of `SERVERS`."""
+    """How a server turns the mean of the clients' model updates into new parameters; see `SERVERS`."""
 
     name: ClassVar[str]
 
-    def init(self, values: Tensor) -> State:
-        """What it remembers before the first round of parameters `[N]`."""
+    def init(self, parameters: Tensor) -> State:
+        """The state before the first round.
 
-    def step(self, values: Tensor, move: Tensor, state: State) -> tuple[Tensor, State]:
-        """The next parameters after a mean move `[N]`, old − new, of the clients."""
+        Args:
+            parameters: The model's parameters `[N]`.
+        """
+
+    def step(self, parameters: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+        """The parameters and the state after a round.
+
+        Args:
+            parameters: The parameters `[N]` that the clients were sent.
+            update: The clients' mean model update `[N]`, old − new parameters.
+            state: The state after the round before.
+
+        Returns:
+            The new parameters `[N]` and the new state.
+        """
 
 
 @dataclass(frozen=True)
 class FedAvg:
-    """The mean of what the clients have: the move itself.
+    """The average of the clients' models (McMahan et al., "Communication-Efficient Learning", AISTATS 2017).
+
+    Args:
+        server_learning_rate: Factor of the mean update; 1 is the plain average.
 
     >>> FedAvg().step(torch.ones(2), torch.full((2,), 0.25), {})[0].tolist()
     [0.75, 0.75]
@@ -40,18 +60,22 @@ class FedAvg:
     def __post_init__(self) -> None:
         checks.number("server_learning_rate", self.server_learning_rate, 0, above=True)
 
-    def init(self, values: Tensor) -> State:
-        """Nothing."""
+    def init(self, parameters: Tensor) -> State:
+        """An empty state."""
         return {}
 
-    def step(self, values: Tensor, move: Tensor, state: State) -> tuple[Tensor, State]:
-        """The next parameters."""
-        return values - self.server_learning_rate * move, state
+    def step(self, parameters: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+        """The new parameters."""
+        return parameters - self.server_learning_rate * update, state
 
 
 @dataclass(frozen=True)
 class FedAvgM:
-    """Momentum on the moves (Hsu et al. 2019).
+    """FedAvg with server momentum (Hsu et al., "Measuring the Effects of Non-Identical Data", 2019).
+
+    Args:
+        server_learning_rate: Factor of the momentum.
+        server_momentum: Momentum in [0, 1]. Flower's default is 0, which is `FedAvg`.
 
     >>> FedAvgM(server_momentum=1.5)
     Traceback (most recent call last):
@@ -62,25 +86,33 @@ class FedAvgM:
 
     server_learning_rate: float = 1.0
     server_momentum: float = 0.9
-    """Flower's default is 0, which is `FedAvg`."""
 
     def __post_init__(self) -> None:
         checks.number("server_learning_rate", self.server_learning_rate, 0, above=True)
         checks.number("server_momentum", self.server_momentum, 0, 1)
 
-    def init(self, values: Tensor) -> State:
-        """No speed yet."""
-        return {"speed": torch.zeros_like(values)}
+    def init(self, parameters: Tensor) -> State:
+        """A momentum of zero."""
+        return {_MOMENTUM: torch.zeros_like(parameters)}
 
-    def step(self, values: Tensor, move: Tensor, state: State) -> tuple[Tensor, State]:
-        """The next parameters and speed."""
-        speed = self.server_momentum * state["speed"] + move
-        return values - self.server_learning_rate * speed, {"speed": speed}
+    def step(self, parameters: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+        """The new parameters and momentum."""
+        momentum = self.server_momentum * state[_MOMENTUM] + update
+        return parameters - self.server_learning_rate * momentum, {_MOMENTUM: momentum}
 
 
 @dataclass(frozen=True)
 class FedAdam:
-    """Adam on the moves (Reddi et al. 2021), its first steps corrected as Flower does.
+    """Adam on the server (Reddi et al., "Adaptive Federated Optimization", ICLR 2021).
+
+    The moments' bias is corrected in the same way as in Flower.
+
+    Args:
+        eta: Server learning rate.
+        beta_1: Decay of the first moment, in [0, 1).
+        beta_2: Decay of the second moment, in [0, 1).
+        tau: Degree of adaptivity. Updates far below it are scaled by eta / tau, larger ones become steps of
+            about eta.
 
     >>> FedAdam(beta_1=1)
     Traceback (most recent call last):
@@ -93,7 +125,6 @@ class FedAdam:
     beta_1: float = 0.9
     beta_2: float = 0.99
     tau: float = 1e-3
-    """Moves far below it are scaled up by eta / tau, larger ones become steps of about eta."""
 
     def __post_init__(self) -> None:
         checks.number("eta", self.eta, 0, above=True)
@@ -102,20 +133,24 @@ class FedAdam:
                 raise checks.wrong(name, beta, "a number in [0, 1)")
         checks.number("tau", self.tau, 0, above=True)
 
-    def init(self, values: Tensor) -> State:
-        """Two moments of nothing, after no round."""
-        rounds = torch.zeros((), dtype=torch.float64, device=values.device)
-        return {"first": torch.zeros_like(values), "second": torch.zeros_like(values), "rounds": rounds}
+    def init(self, parameters: Tensor) -> State:
+        """Two moments of zero, after no rounds."""
+        rounds = torch.zeros((), dtype=torch.float64, device=parameters.device)
+        return {
+            "first": torch.zeros_like(parameters),
+            "second": torch.zeros_like(parameters),
+            "rounds": rounds,
+        }
 
-    def step(self, values: Tensor, move: Tensor, state: State) -> tuple[Tensor, State]:
-        """The next parameters and moments."""
-        first = torch.lerp(move, state["first"], self.beta_1)
-        second = torch.lerp(move.square(), state["second"], self.beta_2)
+    def step(self, parameters: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
+        """The new parameters and moments."""
+        first = torch.lerp(update, state["first"], self.beta_1)
+        second = torch.lerp(update.square(), state["second"], self.beta_2)
         rounds = state["rounds"] + 1
-        # Moments begin at zero. Flower's exponent is one more than the rounds done, and so is this one.
+        # Bias correction, as the moments start at zero. As in Flower the exponent is rounds done + 1.
         eta = self.eta * (1 - self.beta_2 ** (rounds + 1)).sqrt() / (1 - self.beta_1 ** (rounds + 1))
-        values = values - eta * first / (second.sqrt() + self.tau)
-        return values, {"first": first, "second": second, "rounds": rounds}
+        parameters = parameters - eta * first / (second.sqrt() + self.tau)
+        return parameters, {"first": first, "second": second, "rounds": rounds}
 
 
 SERVERS: dict[str, Callable[..., Server]] = {kind.name: kind for kind in (FedAvg, FedAvgM, FedAdam)}
@@ -123,10 +158,20 @@ SERVERS: dict[str, Callable[..., Server]] = {kind.name: kind for kind in (FedAvg
 
 
 def make_server(text: str) -> Server:
-    """A server by its name, one of `SERVERS`, with settings: `fedavgm:server_momentum=0.5`.
+    """A server from its name in `SERVERS`, with settings: `fedavgm:server_momentum=0.5`.
+
+    Args:
+        text: `NAME` or `NAME:setting=value,setting=value`.
+
+    Returns:
+        The server.
+
+    Raises:
+        DataError: If the name or a setting is unknown.
+        SettingError: If a value lies outside its range.
 
     >>> make_server("fedprox")
     Traceback (most recent call last):
     refiner.errors.DataError: server = 'fedprox': unknown... Known: fedavg, fedavgm, fedadam
     """
-    return make(SERVERS, "server", text)
+    return make_by_name(SERVERS, "server", text)

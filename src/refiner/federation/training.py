@@ -1,4 +1,4 @@
-"""A whole training: rounds, accuracy now and then, checkpoints, a log to read along."""
+"""The training loop of a federated training: rounds, evaluation, checkpoints and a log."""
 
 import json
 import os
@@ -10,157 +10,193 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from refiner.checkpoint import read_checkpoint, under, write_checkpoint
+from refiner.checkpoint import read_checkpoint, select_prefix, write_checkpoint
 from refiner.core.task import Task
-from refiner.data.image_dataset import Data
+from refiner.data.image_dataset import ImageDataset
 from refiner.defenses.base import Defense
 from refiner.errors import DataError, ProtectionError
+from refiner.federation.federated_settings import FederatedSettings
 from refiner.federation.local import LocalClients, get_parameters, set_parameters
 from refiner.federation.schedule import Schedule
 from refiner.federation.server import FedAvg, Server
-from refiner.federation.settings import Training
-from refiner.files import write_whole
+from refiner.files import write_atomically
 
 Curve = list[tuple[int, float]]
-"""Rounds done, and the share of test samples that are right then."""
+"""Pairs of rounds done and test accuracy, the share of test samples classified correctly."""
+
+OnRound = Callable[[int, float | None], None]
+"""Called after every round with the rounds done and, if it was measured, the test accuracy."""
+
+
+def ignore_round(rounds: int, accuracy: float | None) -> None:
+    """The default `on_round`: does nothing."""
 
 
 @dataclass(frozen=True)
-class Keeping:
-    """Where a training keeps what it has, and how often."""
+class CheckpointConfig:
+    """Where a training writes its checkpoint and log, and how often.
+
+    Args:
+        folder: The output folder.
+        every: Rounds between checkpoints; the last round is always checkpointed.
+        settings: The settings that a checkpoint must have been made with to be resumed.
+    """
 
     folder: Path
     every: int = 500
     settings: Mapping[str, object] = field(default_factory=dict)
-    """What makes this training this one; a checkpoint of others is refused."""
 
     @property
-    def checkpoint(self) -> Path:
-        """The file to go on from."""
+    def checkpoint_file(self) -> Path:
+        """The file that a training resumes from."""
         return self.folder / "checkpoint.safetensors"
 
     @property
-    def log(self) -> Path:
-        """A line of JSON for every evaluation."""
+    def log_file(self) -> Path:
+        """The log: one line of JSON for every evaluation."""
         return self.folder / "log.jsonl"
 
 
 class Clients(Protocol):
-    """Those who answer a round, on this machine or on others."""
+    """The clients of a training, on this machine or on others."""
 
-    def moves(self, round: int) -> Tensor:
-        """The mean move `[N]`, old − new parameters, of those who took part."""
+    def mean_update(self, round: int) -> Tensor:
+        """The mean model update `[N]`, old − new parameters, of the clients that took part in a round."""
 
     def state(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold of them."""
+        """The clients' state, to be stored in a checkpoint."""
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from what `state` gave."""
+        """Continue with a state that `state` returned."""
 
 
 def train(
     task: Task,
-    data: Data,
-    test: Data,
-    parts: Sequence[Tensor],
-    training: Training,
+    data: ImageDataset,
+    test: ImageDataset,
+    client_indices: Sequence[Tensor],
+    settings: FederatedSettings,
     defense: Defense,
     *,
     server: Server | None = None,
     evaluate_every: int = 500,
     patience: int | None = None,
-    keeping: Keeping | None = None,
-    on_round: Callable[[int, float | None], None] = lambda rounds, accuracy: None,
+    checkpoints: CheckpointConfig | None = None,
+    on_round: OnRound = ignore_round,
 ) -> Curve:
-    """Train the model of `task` on data parted among clients; its accuracy on `test` along the way.
+    """Train the model of `task` on data split across clients, and return its test accuracy over the rounds.
 
-    With `keeping` a training that was stopped goes on from its checkpoint: on a CPU to the same last bit as
-    without the break. With `patience` it ends early, after so many tests in a row that were no better than
-    the best before them. `on_round` is told of every round, and of the accuracy where it was measured.
+    With `checkpoints` an interrupted training resumes from its checkpoint. On a CPU the result is
+    bit-identical to that of an uninterrupted training.
+
+    Args:
+        task: The model and loss; the model is trained in place.
+        data: The training data of all clients.
+        test: The data that the accuracy is measured on.
+        client_indices: The sample indices of each client, as `iid`, `dirichlet` or `make_partition` returns
+            them.
+        settings: Rounds, clients, batch size, local steps, learning rate and seed.
+        defense: The defence of every client; `NoDefense()` for none.
+        server: How the mean update is applied; `FedAvg()` if left out.
+        evaluate_every: Rounds between evaluations; the model is always evaluated after the last round.
+        patience: End early after this many evaluations in a row that did not improve on the best before them.
+        checkpoints: Where to write checkpoint and log; None writes nothing.
+        on_round: Called after every round with the rounds done and, if it was measured, the accuracy.
+
+    Returns:
+        Pairs of rounds done and test accuracy in [0, 1].
+
+    Raises:
+        SettingError: If `client_indices` names another number of clients than `settings`.
+        DataError: If the data do not fit the model, or the checkpoint can't be resumed.
+        ProtectionError: If the model is no longer finite.
 
     >>> from refiner.data import iid
-    >>> from refiner.data.holdout import train_and_test
+    >>> from refiner.data.train_test_split import load_train_and_test
     >>> from refiner.defenses import NoDefense
-    >>> data, test = train_and_test("sample")
+    >>> data, test = load_train_and_test("sample")
     >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10))
-    >>> task, training = Task(model, example=data.images[:1] / 255), Training(rounds=3, clients=4, batch=8)
-    >>> curve = train(task, data, test, iid(data.labels, 4), training, NoDefense(), evaluate_every=2)
+    >>> task = Task(model, example=data.images[:1] / 255)
+    >>> settings = FederatedSettings(rounds=3, clients=4, batch=8)
+    >>> curve = train(task, data, test, iid(data.labels, 4), settings, NoDefense(), evaluate_every=2)
     >>> [round for round, _ in curve], curve[-1][1] == accuracy(task, test)
     ([2, 3], True)
     """
-    clients = LocalClients.of_study(task, data.images, data.labels, Schedule(parts, training), defense)
-    return train_with(
+    schedule = Schedule(client_indices, settings)
+    clients = LocalClients.seeded(task, data.images, data.labels, schedule, defense)
+    return run_rounds(
         clients,
         task,
         test,
-        training.rounds,
+        settings.rounds,
         server=server,
         evaluate_every=evaluate_every,
         patience=patience,
-        keeping=keeping,
+        checkpoints=checkpoints,
         on_round=on_round,
     )
 
 
-def train_with(
+def run_rounds(
     clients: Clients,
     task: Task,
-    test: Data,
+    test: ImageDataset,
     rounds: int,
     *,
     server: Server | None = None,
     evaluate_every: int = 500,
     patience: int | None = None,
-    keeping: Keeping | None = None,
-    on_round: Callable[[int, float | None], None] = lambda rounds, accuracy: None,
+    checkpoints: CheckpointConfig | None = None,
+    on_round: OnRound = ignore_round,
 ) -> Curve:
-    """`train` with clients wherever they are: what a server does, round by round."""
+    """`train` with any kind of clients: the server's side of every round."""
     server = server or FedAvg()
-    values = get_parameters(task)
-    state, done, curve = server.init(values), 0, Curve()
-    if keeping is not None and keeping.checkpoint.exists():
+    parameters = get_parameters(task)
+    state, done, curve = server.init(parameters), 0, Curve()
+    if checkpoints is not None and checkpoints.checkpoint_file.exists():
 
         def restore(tensors: Mapping[str, Tensor]) -> None:
-            nonlocal values, state
-            held = {name: value.to(values.device) for name, value in tensors.items()}
-            found = under("server", held)
-            if found.keys() != state.keys():
-                told = [", ".join(sorted(each)) or "nothing" for each in (found, state)]
-                raise ValueError(f"its server remembers {told[0]}, expected {told[1]}")
-            values, state = held["parameters"], found
-            clients.restore(under("defense", held))
+            nonlocal parameters, state
+            tensors = {name: tensor.to(parameters.device) for name, tensor in tensors.items()}
+            server_state = select_prefix("server", tensors)
+            if server_state.keys() != state.keys():
+                stored, expected = (", ".join(sorted(each)) or "none" for each in (server_state, state))
+                raise ValueError(f"its server state is {stored}, expected {expected}")
+            parameters, state = tensors["parameters"], server_state
+            clients.restore(select_prefix("defense", tensors))
 
-        done = read_checkpoint(keeping.checkpoint, keeping.settings, restore)
-        set_parameters(task, values)
-        curve = _logged(keeping.log, done)
-    elif keeping is not None:
-        # Of a training that was stopped before it had kept anything.
-        keeping.log.unlink(missing_ok=True)
+        done = read_checkpoint(checkpoints.checkpoint_file, checkpoints.settings, restore)
+        set_parameters(task, parameters)
+        curve = _read_log(checkpoints.log_file, done)
+    elif checkpoints is not None:
+        # The log of a training that was stopped before its first checkpoint.
+        checkpoints.log_file.unlink(missing_ok=True)
     for round in range(done + 1, rounds + 1):
         if stalled(curve, patience):
             break
-        values, state = server.step(values, clients.moves(round), state)
-        set_parameters(task, values)
+        parameters, state = server.step(parameters, clients.mean_update(round), state)
+        set_parameters(task, parameters)
         score = None
         if round % evaluate_every == 0 or round == rounds:
-            if not bool(values.isfinite().all()):
+            if not bool(parameters.isfinite().all()):
                 raise ProtectionError(f"round {round}: the model is no longer finite; use a lower lr")
             score = accuracy(task, test)
             curve.append((round, score))
-            if keeping is not None:
-                _note(keeping.log, round, score)
-        ends = round == rounds or stalled(curve, patience)
-        if keeping is not None and (round % keeping.every == 0 or ends):
-            kept = {"server": state, "defense": clients.state()}
-            tensors = {f"{part}.{name}": t for part, each in kept.items() for name, t in each.items()}
-            write_checkpoint(keeping.checkpoint, tensors | {"parameters": values}, keeping.settings, round)
+            if checkpoints is not None:
+                _append_to_log(checkpoints.log_file, round, score)
+        is_last = round == rounds or stalled(curve, patience)
+        if checkpoints is not None and (round % checkpoints.every == 0 or is_last):
+            states = {"server": state, "defense": clients.state()}
+            tensors = {f"{owner}.{name}": t for owner, each in states.items() for name, t in each.items()}
+            tensors["parameters"] = parameters
+            write_checkpoint(checkpoints.checkpoint_file, tensors, checkpoints.settings, round)
         on_round(round, score)
-    # A log may be lost; what it held last can be measured again.
+    # If the log was lost, the last accuracy is measured again.
     return curve or [(done, accuracy(task, test))]
 
 
 def stalled(curve: Curve, patience: int | None) -> bool:
-    """Whether the last `patience` scores are no better than the best before them.
+    """Whether none of the last `patience` accuracies is better than the best before them.
 
     >>> stalled([(1, 0.5), (2, 0.4), (3, 0.5)], patience=2), stalled([(1, 0.5), (2, 0.4)], patience=2)
     (True, False)
@@ -172,54 +208,62 @@ def stalled(curve: Curve, patience: int | None) -> bool:
 
 
 @torch.no_grad()
-def accuracy(task: Task, test: Data, chunk: int = 2000) -> float:
-    """The share of test samples that the model of `task` has right.
+def accuracy(task: Task, test: ImageDataset, chunk: int = 2000) -> float:
+    """The share of test samples that the model of `task` classifies correctly.
+
+    Args:
+        task: The model.
+        test: The test data.
+        chunk: Samples in one forward pass.
+
+    Returns:
+        The accuracy in [0, 1].
 
     >>> from refiner.data import open_data
     >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10))
-    >>> _ = torch.nn.init.zeros_(model[1].weight)  # so it says the same class of every image
+    >>> _ = torch.nn.init.zeros_(model[1].weight)  # so that it predicts the same class for every image
     >>> accuracy(Task(model, example=torch.rand(1, 3, 32, 32)), open_data("sample"))
     0.1
     """
     parameters = task.parameters()
     like = next(iter(parameters.values()))
-    right = 0
+    correct = 0
     for images, labels in zip(*(torch.split(t, chunk) for t in (test.images, test.labels)), strict=True):
         scores = task.scores(parameters, images.to(like.device).to(like.dtype) / 255)
-        right += int((scores.argmax(1) == labels.to(like.device)).sum())
-    return right / len(test.labels)
+        correct += int((scores.argmax(1) == labels.to(like.device)).sum())
+    return correct / len(test.labels)
 
 
-def _note(log: Path, round: int, score: float) -> None:
+def _append_to_log(log: Path, round: int, score: float) -> None:
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a", encoding="utf-8") as file:
-            file.write(_line(round, score))
+            file.write(_log_line(round, score))
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
         raise DataError(f"{log}: can't be written ({error.strerror or error})") from error
 
 
-def _logged(log: Path, rounds: int) -> Curve:
-    """The log up to `rounds`; what was written after the checkpoint is measured again."""
+def _read_log(log: Path, rounds: int) -> Curve:
+    """The log's entries up to `rounds`; later ones, after the checkpoint, are removed from the file."""
     if not log.exists():
         return []
-    kept: Curve = []
+    curve: Curve = []
     lines = log.read_text(encoding="utf-8").splitlines()
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
             round, score = int(row["round"]), float(row["accuracy"])
         except (ValueError, KeyError, TypeError) as error:
-            if number == len(lines):  # half a line: the training was killed as it wrote it
+            if number == len(lines):  # half a line: the process was killed while it wrote
                 break
-            raise DataError(f"{log}: line {number} is no part of a training's log") from error
+            raise DataError(f"{log}: line {number} is not an entry of a training's log") from error
         if round <= rounds:
-            kept.append((round, score))
-    write_whole(log, "".join(_line(round, score) for round, score in kept).encode())
-    return kept
+            curve.append((round, score))
+    write_atomically(log, "".join(_log_line(round, score) for round, score in curve).encode())
+    return curve
 
 
-def _line(round: int, score: float) -> str:
+def _log_line(round: int, score: float) -> str:
     return json.dumps({"round": round, "accuracy": score}) + "\n"

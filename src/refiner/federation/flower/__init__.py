@@ -9,7 +9,7 @@ from refiner.errors import RefinerError
 try:
     import flwr  # noqa: F401
 except ImportError:
-    raise RefinerError("Flower is not installed: pip install 'refiner[flower]'") from None
+    raise RefinerError("Flower is not installed: pip install 'refiner-fl[flower]'") from None
 
 from refiner.federation.flower.client_secrets import secret
 from refiner.federation.flower.mod import defense_mod

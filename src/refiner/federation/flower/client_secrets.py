@@ -1,7 +1,7 @@
-"""A client's own folder: its settings, its secrets, and what its defence remembers. None of it leaves.
+"""A client's private folder: its settings, its secrets and its defence's state. None of it is ever sent.
 
-The folder is named in the SuperNode's own configuration, `--node-config 'folder="/private/client"'`. Flower
-starts a new process for every message, so that what must last lies there and not in memory.
+The folder is named in the SuperNode's configuration, `--node-config 'folder="/private/client"'`. Flower
+starts a new process for every message, so state that must persist is stored there.
 """
 
 import os
@@ -17,106 +17,147 @@ from torch import Tensor
 from refiner.errors import DataError, SettingError
 from refiner.federation.secure.identity import Identity
 
+# Permissions of group and others to read, write or execute.
 _OTHERS = 0o077
 
 
-def folder_of(context: Context) -> Path:
-    """The client's own folder, as its SuperNode's configuration names it.
+def client_folder(context: Context) -> Path:
+    """The client's private folder, as named in its SuperNode's configuration.
 
     >>> from flwr.app import RecordDict
-    >>> folder_of(Context(1, 2, {}, RecordDict(), {}))
+    >>> client_folder(Context(1, 2, {}, RecordDict(), {}))
     Traceback (most recent call last):
     refiner.errors.SettingError: folder: not in this node's configuration; start it with ...
     """
-    named = context.node_config.get("folder")
-    if not isinstance(named, str) or not named:
+    name = context.node_config.get("folder")
+    if not isinstance(name, str) or not name:
         raise SettingError(
             "folder: not in this node's configuration; start it with "
-            "--node-config 'folder=\"/private/client\"'"
+            "--node-config 'folder=\"/private/client\"'",
+            field="folder",
+            value=name,
+            expected="a folder on this client",
         )
-    folder = Path(named)
+    folder = Path(name)
     if not folder.is_dir():
-        raise DataError(f"folder = {named!r}: no such folder on this client")
+        raise DataError(
+            f"folder = {name!r}: no such folder on this client",
+            field="folder",
+            value=name,
+            expected="a folder on this client",
+        )
     return folder
 
 
 def secret(context: Context) -> bytes:
-    """The 32 secret bytes of this client, made once and kept in its folder: for `Refiner(secret=…)`.
+    """The 32 secret bytes of this client, for `Refiner(secret=...)`.
 
-    An image's noise depends on them. With new ones in every process a server could average the noise away.
+    They are created at the first call and kept in the client's private folder. The noise of an image depends
+    on them: with a new secret in every process, a server could average the noise away.
+
+    Args:
+        context: The context that Flower passes to the client's functions.
+
+    Returns:
+        32 random bytes, the same at every call.
+
+    Raises:
+        SettingError: If the node's configuration names no folder.
+        DataError: If the folder is missing, or the secret is damaged or readable by others.
+
+    >>> import tempfile
+    >>> from flwr.app import RecordDict
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     context = Context(1, 2, {"folder": folder}, RecordDict(), {})
+    ...     len(secret(context)), secret(context) == secret(context)
+    (32, True)
     """
-    return secret_in(folder_of(context))
+    return load_secret(client_folder(context))
 
 
-def secret_in(folder: Path) -> bytes:
-    """The 32 secret bytes that `folder` keeps; nobody else may read the file.
+def load_secret(folder: Path) -> bytes:
+    """The 32 secret bytes in `folder`, created if missing; the file must be readable by its owner only.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     secret_in(Path(folder)) == secret_in(Path(folder))
+    ...     load_secret(Path(folder)) == load_secret(Path(folder))
     True
     """
     path = folder / "secret"
     if not path.exists():
         write_private(path, secrets.token_bytes(32))
-    return _own_bytes(path)
+    return _read_private_bytes(path)
 
 
-def identity_in(folder: Path, *, new: bool = False) -> Identity:
-    """The key by which the other clients know this one, kept in its folder; made only where `new` says so.
+def load_identity(folder: Path, *, create: bool = False) -> Identity:
+    """The key pair by which other clients recognise this one; created only with `create`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     identity_in(Path(folder), new=True).public == identity_in(Path(folder)).public
+    ...     load_identity(Path(folder), create=True).public == load_identity(Path(folder)).public
     True
     """
     path = folder / "identity"
     if not path.exists():
-        # A key that nobody else has on a list is of no use: who starts without one is told.
-        if not new:
-            raise DataError(f"identity: {path} is missing; make it with `refiner identity {folder}`")
+        # A new key would be useless until every other client has it in its list, so it is not made silently.
+        if not create:
+            raise DataError(
+                f"identity: {path} is missing; create it with `refiner identity {folder}`",
+                field="identity",
+                value=str(path),
+                expected="a file with the client's key",
+            )
         write_private(path, Identity.generate().secret())
-    return Identity(_own_bytes(path))
+    return Identity(_read_private_bytes(path))
 
 
-def others_may(path: Path, how: int) -> bool:
-    """Whether others than a file's owner have one of these permissions, such as 0o022, to write it."""
-    return os.name == "posix" and bool(path.stat().st_mode & how)
+def others_have_permission(path: Path, mode: int) -> bool:
+    """Whether others than a file's owner have one of the permissions in `mode`, such as 0o022 to write."""
+    return os.name == "posix" and bool(path.stat().st_mode & mode)
 
 
-def _own_bytes(path: Path) -> bytes:
-    """The 32 bytes of a file that nobody else may read."""
+def _read_private_bytes(path: Path) -> bytes:
+    """The 32 bytes of a file that only its owner can read."""
+    expected = "a file of 32 bytes that only its owner can read"
     try:
-        held = path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path.name}: {path} can't be read ({error.strerror})") from error
-    if len(held) != 32:
-        raise DataError(f"{path.name}: {path} holds {len(held)} bytes, expected 32")
-    if others_may(path, _OTHERS):
-        raise DataError(f"{path.name}: others may read {path}; use chmod 600, or delete it for a new one")
-    return held
+        reason = f"{path} can't be read ({error.strerror})"
+        raise DataError(f"{path.name}: {reason}", field=path.name, expected=expected) from error
+    if len(content) != 32:
+        reason = f"{path} has {len(content)} bytes, expected 32"
+        raise DataError(f"{path.name}: {reason}", field=path.name, expected=expected)
+    if others_have_permission(path, _OTHERS):
+        reason = f"others can read {path}; use chmod 600, or delete it to create a new one"
+        raise DataError(f"{path.name}: {reason}", field=path.name, expected=expected)
+    return content
 
 
-def remembered(folder: Path) -> dict[str, Tensor]:
-    """What a defence remembered when it last uploaded; nothing if it never did."""
+def load_defense_state(folder: Path) -> dict[str, Tensor]:
+    """The state of the defence after its last upload; empty if there is none."""
     path = folder / "memory.safetensors"
     if not path.exists():
         return {}
     try:
         return load(path.read_bytes())
     except (OSError, SafetensorError, ValueError) as error:
-        raise DataError(f"memory: {path} is unreadable; delete it to start anew") from error
+        raise DataError(
+            f"memory: {path} is unreadable; delete it to start afresh",
+            field="memory",
+            value=str(path),
+            expected="a safetensors file",
+        ) from error
 
 
-def remember(folder: Path, state: Mapping[str, Tensor]) -> None:
-    """Keep what a defence remembers, if it does."""
+def save_defense_state(folder: Path, state: Mapping[str, Tensor]) -> None:
+    """Store the state of a defence, if it has one."""
     if state:
-        held = {name: value.detach().cpu().contiguous() for name, value in state.items()}
-        write_private(folder / "memory.safetensors", save(held))
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
+        write_private(folder / "memory.safetensors", save(tensors))
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a whole file that only its owner may read; it is on the disk when this returns."""
+    """Write a file atomically that only its owner can read; it is on the disk when this returns."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -124,18 +165,18 @@ def write_private(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-        _sync(path.parent)
+        _sync_folder(path.parent)
     except OSError as error:
         part.unlink(missing_ok=True)
         raise DataError(f"{path}: can't be written ({error.strerror})") from error
 
 
-def _sync(folder: Path) -> None:
-    """Have the disk know of a file's new name, too: after a power cut the old one must not be back."""
-    if os.name != "posix":  # others give no way to it
+def _sync_folder(folder: Path) -> None:
+    """Flush a folder's entries to disk, so that an old file can't reappear after a power cut."""
+    if os.name != "posix":  # other systems offer no way to do it
         return
-    held = os.open(folder, os.O_RDONLY)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(held)
+        os.fsync(descriptor)
     finally:
-        os.close(held)
+        os.close(descriptor)

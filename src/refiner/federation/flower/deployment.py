@@ -1,4 +1,4 @@
-"""A SuperLink and its SuperNodes as processes on this machine, in a folder of their own; all end with it."""
+"""A SuperLink and SuperNodes as processes on this machine, which end with the process that started them."""
 
 import contextlib
 import json
@@ -15,60 +15,66 @@ from types import TracebackType
 from typing import Any, Self
 
 from refiner.errors import RefinerError
-from refiner.federation.flower import guard
+from refiner.federation.flower import supervisor
 
 _BIN = Path(sys.executable).parent
-QUIET = {
+_CONNECTION = "here"
+NO_TELEMETRY = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
-    # Else an app's dependencies are installed anew for every run, over the network.
+    # Otherwise an app's dependencies are installed for every run, over the network.
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-"""What keeps Flower's processes from calling home; set it wherever one of them is started."""
+"""Environment variables with which Flower's processes contact no other host; set them wherever one starts."""
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody uses now."""
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
+    """A TCP port of the loopback interface that is free at the moment."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 @dataclass
-class Running:
-    """A process of the deployment, below its guard."""
+class DeployedProcess:
+    """A process of the deployment and the supervisor that ends it."""
 
     name: str
-    guard: "subprocess.Popen[bytes]"
+    supervisor: "subprocess.Popen[bytes]"
     folder: Path
 
     @property
     def pid(self) -> int:
-        """Of the program itself."""
+        """The process id of the program itself."""
         return int((self.folder / "pid").read_text())
 
-    def code(self) -> int | None:
-        """Its exit code, once it has ended."""
-        return self.guard.poll()
+    def exit_code(self) -> int | None:
+        """The exit code, or None while it runs."""
+        return self.supervisor.poll()
 
     def log(self, lines: int = 5) -> str:
-        """The end of what it said."""
+        """The last lines of its output."""
         text = (self.folder / "log").read_text(encoding="utf-8", errors="replace")
         return "\n".join(text.splitlines()[-lines:])
 
 
 @dataclass
 class Deployment:
-    """One SuperLink, and SuperNodes as they are added; to be used in a `with` statement."""
+    """One SuperLink and the SuperNodes added to it, for use in a `with` statement.
+
+    Args:
+        folder: Folder for the processes' logs and Flower homes.
+        options: Options of `flower-superlink`, such as those for TLS and authentication.
+        connection: How `flwr` connects to the SuperLink: a line of its configuration.
+        environment: Additional environment variables of all processes.
+    """
 
     folder: Path
     options: Sequence[str] = ("--insecure",)
-    """Of the SuperLink; TLS and authentication stand here."""
     connection: str = "insecure = true"
-    """How `flwr` reaches it: a line of its configuration."""
     environment: dict[str, str] = field(default_factory=dict)
-    link: Running = field(init=False)
-    nodes: list[Running] = field(init=False, default_factory=list)
+    link: DeployedProcess = field(init=False)
+    nodes: list[DeployedProcess] = field(init=False, default_factory=list)
     port: int = field(init=False, default_factory=free_port)
 
     def __enter__(self) -> Self:
@@ -77,10 +83,11 @@ class Deployment:
         self.link = self._start("superlink", command)
         home = self.folder / "flwr"
         home.mkdir(parents=True, exist_ok=True)
-        told = ["[superlink]", 'default = "here"', "[superlink.here]", f'address = "{self.address}"']
-        (home / "config.toml").write_text("\n".join([*told, self.connection, ""]), encoding="utf-8")
+        lines = ["[superlink]", f'default = "{_CONNECTION}"', f"[superlink.{_CONNECTION}]"]
+        lines += [f'address = "{self.address}"', self.connection, ""]
+        (home / "config.toml").write_text("\n".join(lines), encoding="utf-8")
         try:
-            self._until_healthy(scheme)
+            self._wait_until_healthy(scheme)
         except BaseException:
             self.close()
             raise
@@ -93,7 +100,7 @@ class Deployment:
 
     @property
     def address(self) -> str:
-        """Where the SuperLink listens."""
+        """Host and port of the SuperLink."""
         return f"127.0.0.1:{self.port}"
 
     def add_node(
@@ -102,8 +109,8 @@ class Deployment:
         options: Sequence[str] = ("--insecure",),
         *,
         superlink: str | None = None,
-    ) -> Running:
-        """Start the SuperNode of the client whose own folder is `client`."""
+    ) -> DeployedProcess:
+        """Start the SuperNode of the client whose private folder is `client`."""
         config = f"folder={json.dumps(str(client))}"
         command = ["flower-supernode", *options, "--superlink", superlink or self.address]
         command += ["--host", "127.0.0.1", "--port", str(free_port()), "--node-config", config]
@@ -112,31 +119,31 @@ class Deployment:
         return node
 
     def submit(self, app: Path) -> str:
-        """Submit a Flower app; the id of its run."""
-        told = self.flwr("run", str(app), "here", "--format", "json")
-        if not told.get("success"):
-            raise RefinerError(f"flwr run: {_short(told.get('error-message', told))}")
-        return str(told["run-id"])
+        """Submit a Flower app, and return the id of its run."""
+        answer = self.flwr("run", str(app), _CONNECTION, "--format", "json")
+        if not answer.get("success"):
+            raise RefinerError(f"flwr run: {_shorten(answer.get('error-message', answer))}")
+        return str(answer["run-id"])
 
     def status(self, run: str) -> str:
-        """How a run is, such as "running" or "finished:completed"."""
-        told = self.flwr("list", "here", "--run-id", run, "--format", "json")
-        runs = told.get("runs") or [{}]
+        """The status of a run, such as "running" or "finished:completed"."""
+        answer = self.flwr("list", _CONNECTION, "--run-id", run, "--format", "json")
+        runs = answer.get("runs") or [{}]
         return str(runs[0].get("status", "unknown"))
 
-    def said(self, run: str) -> str:
-        """What the server of a run has said so far."""
-        return self._call("log", run, "here", "--show").stdout
+    def server_log(self, run: str) -> str:
+        """The log of a run's ServerApp so far."""
+        return self._call("log", run, _CONNECTION, "--show").stdout
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
-        """What a `flwr` command answers as JSON."""
-        done = self._call(*arguments)
-        start = done.stdout.find("{")
+        """The JSON that a `flwr` command prints."""
+        completed = self._call(*arguments)
+        start = completed.stdout.find("{")
         with contextlib.suppress(ValueError):
-            found, _ = json.JSONDecoder().raw_decode(done.stdout[max(start, 0) :])
-            if isinstance(found, dict):
-                return found
-        raise RefinerError(f"flwr {arguments[0]}: {_short(done.stderr or done.stdout)}")
+            answer, _ = json.JSONDecoder().raw_decode(completed.stdout[max(start, 0) :])
+            if isinstance(answer, dict):
+                return answer
+        raise RefinerError(f"flwr {arguments[0]}: {_shorten(completed.stderr or completed.stdout)}")
 
     def _call(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
@@ -149,29 +156,30 @@ class Deployment:
         )
 
     def check(self) -> None:
-        """Refuse to go on without the SuperLink."""
-        if self.link.code() is not None:
-            raise RefinerError(f"flower-superlink ended: {_short(self.link.log())}")
+        """Raise if the SuperLink has ended."""
+        if self.link.exit_code() is not None:
+            raise RefinerError(f"flower-superlink ended: {_shorten(self.link.log())}")
 
     def close(self) -> None:
-        """End every process; nothing of it is left."""
-        started = [*self.nodes, self.link]
-        for each in started:
-            if each.code() is None:
-                each.guard.terminate()
-        for each in started:
+        """End all processes and wait for them."""
+        processes = [*self.nodes, self.link]
+        for process in processes:
+            if process.exit_code() is None:
+                process.supervisor.terminate()
+        for process in processes:
             try:
-                each.guard.wait(20)
+                process.supervisor.wait(20)
             except subprocess.TimeoutExpired:
-                each.guard.kill()
-                each.guard.wait()
+                process.supervisor.kill()
+                process.supervisor.wait()
 
-    def _start(self, name: str, command: Sequence[str]) -> Running:
+    def _start(self, name: str, command: Sequence[str]) -> DeployedProcess:
         folder = self.folder / name
         folder.mkdir(parents=True, exist_ok=True)
-        program = [sys.executable, guard.__file__, str(folder / "pid"), str(_BIN / command[0]), *command[1:]]
+        program = [sys.executable, supervisor.__file__, str(folder / "pid")]
+        program += [str(_BIN / command[0]), *command[1:]]
         with (folder / "log").open("wb") as log:
-            held = subprocess.Popen(
+            process = subprocess.Popen(
                 program,
                 env=self._environment(name),
                 stdin=subprocess.DEVNULL,
@@ -179,48 +187,50 @@ class Deployment:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        return Running(name, held, folder)
+        return DeployedProcess(name, process, folder)
 
     def _environment(self, name: str) -> dict[str, str]:
-        # A home for each: nodes that install the same app at the same time would tread on each other.
-        own = {
+        # Each process has its own home, as nodes that install the same app at the same time would conflict.
+        paths = {
             "FLWR_HOME": str(self.folder / name),
             "PATH": f"{_BIN}{os.pathsep}{os.environ.get('PATH', '')}",
         }
-        # A second if not told. Each node asks that often, so that more often would cost the clients cores.
-        brisk = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3"}
-        return beside_proxies({**os.environ, **brisk, **self.environment, **QUIET, **own})
+        # Flower's default is 1 s. Each node polls; a shorter interval would take CPU time from the clients.
+        polling = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3"}
+        return bypass_proxies_on_loopback(
+            {**os.environ, **polling, **self.environment, **NO_TELEMETRY, **paths}
+        )
 
-    def _until_healthy(self, scheme: str, patience: float = 60) -> None:
+    def _wait_until_healthy(self, scheme: str, timeout: float = 60) -> None:
         import ssl
 
-        # Only whether it answers: whom a node trusts is the node's own check.
-        trust = urllib.request.HTTPSHandler(context=ssl._create_unverified_context())
-        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), trust)
-        end = time.monotonic() + patience
+        # This checks only that the SuperLink answers; nodes verify its certificate themselves.
+        https = urllib.request.HTTPSHandler(context=ssl._create_unverified_context())
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), https)
+        end = time.monotonic() + timeout
         while True:
             self.check()
             try:
-                direct.open(f"{scheme}://{self.address}/health", timeout=5).close()
+                opener.open(f"{scheme}://{self.address}/health", timeout=5).close()
                 return
             except OSError:
                 if time.monotonic() >= end:
                     raise RefinerError(
-                        f"flower-superlink: not up in {patience:g} s: {_short(self.link.log())}"
+                        f"flower-superlink: no answer within {timeout:g} s: {_shorten(self.link.log())}"
                     ) from None
             time.sleep(0.1)
 
 
-def beside_proxies(environment: dict[str, str]) -> dict[str, str]:
-    """The same, with the loopback among what no proxy is asked for.
+def bypass_proxies_on_loopback(environment: dict[str, str]) -> dict[str, str]:
+    """The environment with the loopback addresses added to those that no proxy is used for.
 
-    >>> beside_proxies({"NO_PROXY": "here.example"})["no_proxy"]
+    >>> bypass_proxies_on_loopback({"NO_PROXY": "here.example"})["no_proxy"]
     'here.example,127.0.0.1,localhost,::1'
     """
-    held = environment.get("no_proxy") or environment.get("NO_PROXY")
-    direct = ",".join([*([held] if held else []), "127.0.0.1", "localhost", "::1"])
-    return {**environment, "no_proxy": direct, "NO_PROXY": direct}
+    existing = environment.get("no_proxy") or environment.get("NO_PROXY")
+    hosts = ",".join([*([existing] if existing else []), "127.0.0.1", "localhost", "::1"])
+    return {**environment, "no_proxy": hosts, "NO_PROXY": hosts}
 
 
-def _short(text: object) -> str:
+def _shorten(text: object) -> str:
     return " ".join(str(text).split())[-300:]

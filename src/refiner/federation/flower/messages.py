@@ -1,4 +1,4 @@
-"""What crosses the border, and the checks on both of its sides: nobody believes the other."""
+"""The messages of a round and their validation: neither client nor server trusts what the other sends."""
 
 import json
 from collections.abc import Mapping
@@ -15,18 +15,32 @@ from refiner.errors import DataError
 from refiner.federation.secure.primitives import digest
 
 Shapes = Mapping[str, torch.Size]
+"""The shapes of a model's parameters by name."""
 
-# The names of Flower's own examples and strategies.
-_ARRAYS, _CONFIG, _METRICS, _COUNT = "arrays", "config", "metrics", "num-examples"
-# What a header of numpy's format may add to the numbers.
-_HEADER = 4096
+# The record names of Flower's own examples and strategies.
+_ARRAYS, _CONFIG, _METRICS, _NUM_EXAMPLES = "arrays", "config", "metrics", "num-examples"
+# Bytes that the header of NumPy's format may add to an array's data.
+_NUMPY_HEADER = 4096
 
 
 @dataclass(frozen=True)
-class Order:
-    """What a server asks of a client in a round; it has no say in the client's data, defence or noise.
+class TrainInstructions:
+    """The training instructions that a server sends to a client with the model's parameters.
 
-    >>> Order(round=1, model="lenet", classes=10, batch=0, local_steps=1, lr=0.1)
+    They have no influence on the client's data, defence or noise.
+
+    Args:
+        round: Number of the round, from 1.
+        model: Name of the model, which the client builds itself.
+        classes: Number of classes of the model.
+        batch: Samples in a local step.
+        local_steps: Number of local steps.
+        lr: Learning rate of a local step.
+
+    Raises:
+        SettingError: If a value has the wrong type or lies outside its range.
+
+    >>> TrainInstructions(round=1, model="lenet", classes=10, batch=0, local_steps=1, lr=0.1)
     Traceback (most recent call last):
     refiner.errors.SettingError: batch = 0: expected an integer ≥ 1
     """
@@ -43,122 +57,145 @@ class Order:
             checks.integer(name, getattr(self, name), 1)
         checks.number("lr", self.lr, 0, above=True)
         if not isinstance(self.model, str):
-            raise checks.wrong("model", self.model, "text")
+            raise checks.wrong("model", self.model, "a string")
 
-    def content(self, values: Tensor, shapes: Shapes) -> RecordDict:
-        """The order as a message holds it, with the model's parameters `[N]`."""
-        return self.around(to_arrays(values, shapes))
+    def content(self, parameters: Tensor, shapes: Shapes) -> RecordDict:
+        """The content of a message with these instructions and the model's parameters `[N]`."""
+        return self.content_with(to_arrays(parameters, shapes))
 
-    def around(self, arrays: ArrayRecord) -> RecordDict:
-        """The same, with parameters that are arrays already."""
+    def content_with(self, arrays: ArrayRecord) -> RecordDict:
+        """The content of a message with these instructions and parameters that are arrays already."""
         return RecordDict({_CONFIG: ConfigRecord(asdict(self)), _ARRAYS: arrays})
 
     @classmethod
     def read(cls, content: RecordDict) -> Self:
-        """The order in a message."""
-        held = content.get(_CONFIG)
-        known = {field.name for field in fields(cls)}
-        if not isinstance(held, ConfigRecord) or set(held) != known:
-            raise DataError(f"order: expected {', '.join(sorted(known))} and nothing else")
-        return cls(**dict(held))  # type: ignore[arg-type]
+        """The instructions in a message; missing or additional fields raise."""
+        record = content.get(_CONFIG)
+        names = {field.name for field in fields(cls)}
+        if not isinstance(record, ConfigRecord) or set(record) != names:
+            expected = f"{', '.join(sorted(names))} and nothing else"
+            raise DataError(
+                f"instructions: expected {expected}",
+                field="instructions",
+                value=sorted(record) if isinstance(record, ConfigRecord) else None,
+                expected=expected,
+            )
+        return cls(**dict(record))  # type: ignore[arg-type]
 
 
-def order_digest(content: RecordDict) -> bytes:
-    """SHA-256 of the order in a message: of all that a client's move takes from it, settings and arrays.
+def instructions_digest(content: RecordDict) -> bytes:
+    """SHA-256 of everything in a message that a client's update depends on: instructions and parameters.
 
-    >>> order, shapes = Order(1, "lenet", 10, batch=8, local_steps=1, lr=0.1), {"w": torch.Size([2])}
-    >>> told = order_digest(order.content(torch.tensor([0.0, 1.0]), shapes))
-    >>> told == order_digest(order.content(torch.tensor([1.0, 0.0]), shapes))
+    >>> instructions = TrainInstructions(1, "lenet", 10, batch=8, local_steps=1, lr=0.1)
+    >>> shapes = {"w": torch.Size([2])}
+    >>> first = instructions_digest(instructions.content(torch.tensor([0.0, 1.0]), shapes))
+    >>> first == instructions_digest(instructions.content(torch.tensor([1.0, 0.0]), shapes))
     False
     """
     parts: list[str | bytes] = ["order"]
-    for name, value in asdict(Order.read(content)).items():
+    for name, value in asdict(TrainInstructions.read(content)).items():
         parts += [name, json.dumps(value)]
-    arrays = _arrays(content)
-    # As they came, before they are unpacked; and by name, as a client reads them.
+    arrays = _array_record(content)
+    # The serialized arrays, sorted by name, as a client reads them by name.
     for name in sorted(arrays):
         array = arrays[name]
         parts += [name, array.dtype, json.dumps(array.shape), array.stype, array.data]
     return digest(*parts)
 
 
-def answer(move: Tensor, shapes: Shapes, samples: int) -> RecordDict:
-    """A client's protected move `[N]`, and of how many samples it is."""
-    return RecordDict({_ARRAYS: to_arrays(move, shapes), _METRICS: MetricRecord({_COUNT: samples})})
+def update_content(update: Tensor, shapes: Shapes, samples: int) -> RecordDict:
+    """The content of a client's reply: its protected model update `[N]` and its number of samples."""
+    return RecordDict({_ARRAYS: to_arrays(update, shapes), _METRICS: MetricRecord({_NUM_EXAMPLES: samples})})
 
 
-def read_answer(content: RecordDict, shapes: Shapes, like: Tensor, most: int) -> tuple[Tensor, int]:
-    """The move `[N]` of a client and its samples, at most `most`; or an error that names what is wrong."""
+def read_update(content: RecordDict, shapes: Shapes, like: Tensor, max_samples: int) -> tuple[Tensor, int]:
+    """The model update `[N]` and the number of samples in a client's reply, after validation.
+
+    Args:
+        content: The content of the reply.
+        shapes: The shapes of the model's parameters.
+        like: A tensor with the dtype and the device of the model.
+        max_samples: The largest number of samples that a client may claim.
+
+    Raises:
+        RefinerError: Names the first record or parameter that is wrong.
+    """
     metrics = content.get(_METRICS)
-    count = metrics.get(_COUNT) if isinstance(metrics, MetricRecord) else None
-    samples = checks.integer(_COUNT, count, 1, most)
+    count = metrics.get(_NUM_EXAMPLES) if isinstance(metrics, MetricRecord) else None
+    samples = checks.integer(_NUM_EXAMPLES, count, 1, max_samples)
     return from_arrays(content, shapes, like), samples
 
 
-def refusal(error: Error) -> str:
-    """Why a node sent nothing, in a line of ours.
+def error_text(error: Error) -> str:
+    """A node's error reply on one line of limited length.
 
-    >>> refusal(Error(code=100, reason="no\\ndata"))
+    >>> error_text(Error(code=100, reason="no\\ndata"))
     'error 100: no data'
     """
     return f"error {error.code}: {' '.join(str(error.reason).split())[:200]}"
 
 
-def to_arrays(values: Tensor, shapes: Shapes) -> ArrayRecord:
-    """Parameters or a move `[N]` by name.
+def to_arrays(flat: Tensor, shapes: Shapes) -> ArrayRecord:
+    """Parameters or a model update `[N]` as arrays by parameter name.
 
     >>> record = to_arrays(torch.arange(3.0), {"weight": torch.Size([2, 1]), "bias": torch.Size([1])})
     >>> record["weight"].numpy().tolist()
     [[0.0], [1.0]]
     """
-    parts = torch.split(values.detach().cpu(), [shape.numel() for shape in shapes.values()])
-    named = zip(shapes.items(), parts, strict=True)
-    return ArrayRecord({name: Array(part.view(shape).numpy()) for (name, shape), part in named})
+    pieces = torch.split(flat.detach().cpu(), [shape.numel() for shape in shapes.values()])
+    named = zip(shapes.items(), pieces, strict=True)
+    return ArrayRecord({name: Array(piece.view(shape).numpy()) for (name, shape), piece in named})
 
 
 def from_arrays(content: RecordDict, shapes: Shapes, like: Tensor) -> Tensor:
-    """The arrays of a message as one tensor `[N]` of the kind of `like`; each is checked by its name.
+    """The arrays of a message as one tensor `[N]` with the dtype and device of `like`, after validation.
 
     >>> content = RecordDict({"arrays": to_arrays(torch.tensor([1.0, float("nan")]), {"w": torch.Size([2])})})
     >>> from_arrays(content, {"w": torch.Size([2])}, torch.zeros(1))
     Traceback (most recent call last):
-    refiner.errors.DataError: w: holds NaN or infinity
+    refiner.errors.DataError: w: contains NaN or infinity
     """
-    record = _arrays(content)
+    record = _array_record(content)
     for name in shapes:
         if name not in record:
-            raise DataError(f"{name}: missing")
+            raise DataError(f"{name}: missing", field=name, expected="an array of this name")
     if len(record) > len(shapes):
-        raise DataError(f"{_short(next(name for name in record if name not in shapes))}: not a parameter")
-    parts = [_tensor(name, record[name], shape, like) for name, shape in shapes.items()]
-    return torch.cat([part.flatten() for part in parts]).to(like.device)
+        unknown = _quote(next(name for name in record if name not in shapes))
+        raise DataError(f"{unknown}: not a parameter", field=unknown, expected="only the model's parameters")
+    tensors = [_to_tensor(name, record[name], shape, like) for name, shape in shapes.items()]
+    return torch.cat([tensor.flatten() for tensor in tensors]).to(like.device)
 
 
-def _arrays(content: RecordDict) -> ArrayRecord:
+def _array_record(content: RecordDict) -> ArrayRecord:
     record = content.get(_ARRAYS)
     if not isinstance(record, ArrayRecord):
-        raise DataError("arrays: missing")
+        raise DataError("arrays: missing", field="arrays", expected="an ArrayRecord")
     return record
 
 
-def _tensor(name: str, array: Array, shape: torch.Size, like: Tensor) -> Tensor:
+def _to_tensor(name: str, array: Array, shape: torch.Size, like: Tensor) -> Tensor:
     dtype = str(like.dtype).removeprefix("torch.")
-    # Before it is unpacked: what it says of itself, and how long it is.
-    if array.dtype != dtype or len(array.data) > shape.numel() * like.element_size() + _HEADER:
-        raise DataError(
-            f"{name}: {_short(array.dtype)} of {len(array.data)} bytes, expected {dtype} {[*shape]}"
+    expected = f"{dtype} {[*shape]}"
+
+    def error(description: str) -> DataError:
+        return DataError(
+            f"{name}: {description}, expected {expected}", field=name, value=description, expected=expected
         )
+
+    # The declared dtype and the length are checked before the bytes are parsed.
+    if array.dtype != dtype or len(array.data) > shape.numel() * like.element_size() + _NUMPY_HEADER:
+        raise error(f"{_quote(array.dtype)} of {len(array.data)} bytes")
     try:
-        found = array.numpy()
-    except Exception as error:  # whatever a stranger put there
-        raise DataError(f"{name}: unreadable") from error
-    if found.shape != tuple(shape) or str(found.dtype) != dtype:
-        raise DataError(f"{name}: {found.dtype} {list(found.shape)}, expected {dtype} {[*shape]}")
-    if not np.isfinite(found).all():
-        raise DataError(f"{name}: holds NaN or infinity")
-    return torch.from_numpy(found.copy())
+        values = array.numpy()
+    except Exception as failure:  # the bytes come from another party and may be anything
+        raise DataError(f"{name}: unreadable", field=name, expected=expected) from failure
+    if values.shape != tuple(shape) or str(values.dtype) != dtype:
+        raise error(f"{values.dtype} {list(values.shape)}")
+    if not np.isfinite(values).all():
+        raise DataError(f"{name}: contains NaN or infinity", field=name, expected="finite numbers")
+    return torch.from_numpy(values.copy())
 
 
-def _short(text: str) -> str:
-    """A stranger's text, in a line of ours."""
+def _quote(text: str) -> str:
+    """Another party's text, quoted and shortened for an error message."""
     return repr(text if len(text) <= 60 else text[:57] + "...")

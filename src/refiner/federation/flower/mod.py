@@ -1,4 +1,4 @@
-"""A Flower mod: the weights that an existing client sends back move only as far as a defence lets them."""
+"""A Flower mod that passes the change of a client's weights through a defence before they are sent."""
 
 import sys
 from collections.abc import Callable
@@ -11,20 +11,31 @@ from torch import Tensor
 
 from refiner.core.noise import NoiseSource
 from refiner.defenses.base import Defense, GradientTransform
-from refiner.defenses.chain import Chain
 from refiner.errors import DataError, ProtectionError, SettingError
 
 Next = Callable[[Message, Context], Message]
-FAILED = 101
-"""The code of the error reply that stands in for weights that could not be protected."""
+Arrays = dict[str, NDArray[np.generic]]
+
+DEFENSE_FAILED = 101
+"""The code of the error reply that replaces weights that could not be protected."""
 
 
 def defense_mod(defense: Defense) -> Callable[[Message, Context, Next], Message]:
-    """A mod for `@app.train(mods=[…])` or `ClientApp(mods=[…])` that protects the move of a client's weights.
+    """A Flower mod that protects the weights that an existing client returns.
 
-    The client is sent weights, trains, and replies with weights. Their difference goes through `defense` as a
-    gradient would; for one step of SGD it is lr × gradient, so a clip or a noise of a fixed size must be
-    chosen for that. A reply that can't be protected is replaced by an error without arrays.
+    The client receives weights, trains, and returns weights. Their difference goes through `defense` in the
+    place of a gradient. For one step of SGD it is lr × gradient, so choose a clipping norm or a noise scale
+    for that magnitude. A reply that can't be protected is replaced by an error without arrays.
+
+    Args:
+        defense: A defence that needs only the gradient: pruning, quantisation, DP on the whole update, or a
+            `Chain` of these.
+
+    Returns:
+        A mod for `@app.train(mods=[...])` or `ClientApp(mods=[...])`.
+
+    Raises:
+        SettingError: If the defence needs the client's data, which a mod does not see.
 
     >>> from refiner.defenses import DPGaussian, Refiner
     >>> mod = defense_mod(DPGaussian(magnitude=1e-3))
@@ -32,98 +43,109 @@ def defense_mod(defense: Defense) -> Callable[[Message, Context, Next], Message]
     Traceback (most recent call last):
     refiner.errors.SettingError: defense = refiner: needs the data, which a mod doesn't see; use ...
     """
-    parts = _transforms(defense)
+    transforms = _transforms(defense)
 
     def mod(message: Message, context: Context, call_next: Next) -> Message:
-        sent = {key: _numbers(record) for key, record in _array_records(message).items()}
+        received = {key: _to_numpy(record) for key, record in _array_records(message).items()}
         reply = call_next(message, context)
         if reply.has_error():
             return reply
         try:
-            content = _protected(reply, sent, parts)
-        except Exception as error:  # whatever it is: the reply is an error, and nothing else leaves
+            content = _protect_reply(reply, received, transforms)
+        except Exception as error:  # whatever fails, the reply is an error without arrays
             print(f"refiner: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-            reason = f"{defense.name} failed ({type(error).__name__}); nothing leaves"
-            # In answer to the request: an error in answer to the reply would never arrive.
-            return Message(Error(code=FAILED, reason=reason), reply_to=message)
+            reason = f"{defense.name} failed ({type(error).__name__}); no arrays were sent"
+            # In reply to the request: Flower never delivers an error in reply to a reply.
+            return Message(Error(code=DEFENSE_FAILED, reason=reason), reply_to=message)
         return Message(content, reply_to=message)
 
     return mod
 
 
 def _transforms(defense: Defense) -> list[GradientTransform]:
+    """The transforms of a defence that needs only the gradient."""
     if not isinstance(defense, Defense):
-        raise SettingError(f"defense = {type(defense).__name__}: expected a Defense such as Pruning()")
-    parts = defense.parts if isinstance(defense, Chain) else [defense]
-    transforms = [part for part in parts if isinstance(part, GradientTransform)]
-    if defense.needs != "gradient" or len(transforms) < len(parts):
+        raise SettingError(
+            f"defense = {type(defense).__name__}: expected a Defense such as Pruning()",
+            field="defense",
+            value=type(defense).__name__,
+            expected="a Defense such as Pruning()",
+        )
+    transforms = list(defense.gradient_transforms)
+    if not transforms:
         raise SettingError(
             f"defense = {defense.name}: needs the data, which a mod doesn't see; "
-            "use refiner.backward in the client's training loop"
+            "use refiner.backward in the client's training loop",
+            field="defense",
+            value=defense.name,
+            expected="a defence that needs only the gradient",
         )
     return transforms
 
 
-def _protected(
-    reply: Message, sent: dict[str, dict[str, NDArray[np.generic]]], parts: list[GradientTransform]
+def _protect_reply(
+    reply: Message, received: dict[str, Arrays], transforms: list[GradientTransform]
 ) -> RecordDict:
-    """The content of a reply with every record of arrays protected."""
-    content = RecordDict({key: record for key, record in reply.content.items() if key not in sent})
+    """The content of a reply with every array record protected."""
+    content = RecordDict({key: record for key, record in reply.content.items() if key not in received})
     for key, record in _array_records(reply).items():
-        if key not in sent:
-            raise DataError(f"{key}: arrays that answer none that were sent")
-        content[key] = _protected_record(_numbers(record), sent[key], parts, _samples(reply))
+        if key not in received:
+            raise DataError(f"{key}: the reply has arrays that the request did not have")
+        content[key] = _protect_record(_to_numpy(record), received[key], transforms, _num_examples(reply))
     if not content.array_records:
         raise DataError("the reply has no arrays")
     return content
 
 
-def _protected_record(
-    new: dict[str, NDArray[np.generic]],
-    old: dict[str, NDArray[np.generic]],
-    parts: list[GradientTransform],
-    samples: int,
+def _protect_record(
+    new: Arrays, old: Arrays, transforms: list[GradientTransform], samples: int
 ) -> ArrayRecord:
+    """The old weights minus the protected difference between old and new weights."""
     if set(new) != set(old):
-        raise DataError(f"{sorted(set(new) ^ set(old))[0]}: sent or answered, not both")
-    move: dict[str, Tensor] = {}
+        raise DataError(f"{sorted(set(new) ^ set(old))[0]}: only in the request or only in the reply")
+    update: dict[str, Tensor] = {}
     for name, value in new.items():
         if value.shape != old[name].shape or value.dtype != old[name].dtype:
-            raise DataError(f"{name}: {value.dtype} {list(value.shape)} in answer to another kind")
+            raise DataError(
+                f"{name}: {value.dtype} {list(value.shape)}, "
+                f"expected {old[name].dtype} {list(old[name].shape)} as in the request"
+            )
         if np.issubdtype(value.dtype, np.floating):
-            move[name] = (torch.from_numpy(old[name].copy()) - torch.from_numpy(value.copy()))[None]
+            update[name] = (torch.from_numpy(old[name].copy()) - torch.from_numpy(value.copy()))[None]
         elif not np.array_equal(value, old[name]):
-            raise DataError(f"{name}: {value.dtype} that changed; a defence is for floating-point numbers")
-    for part in parts:
-        _finite(move)
-        changed = part.transform(move, NoiseSource(), samples)
-        if {n: t.shape for n, t in changed.items()} != {n: t.shape for n, t in move.items()}:
-            raise ProtectionError(f"{part.name} made other shapes")
-        move = changed
-    _finite(move)
-    made = {
-        name: value if name not in move else value - move[name][0].numpy().astype(value.dtype)
+            raise DataError(
+                f"{name}: {value.dtype} array changed; only floating-point arrays can be protected"
+            )
+    for transform in transforms:
+        _check_finite(update)
+        protected = transform.transform(update, NoiseSource(), samples)
+        if {n: t.shape for n, t in protected.items()} != {n: t.shape for n, t in update.items()}:
+            raise ProtectionError(f"{transform.name} changed the shapes of the update")
+        update = protected
+    _check_finite(update)
+    weights = {
+        name: value if name not in update else value - update[name][0].numpy().astype(value.dtype)
         for name, value in old.items()
     }
-    return ArrayRecord({name: Array(np.asarray(value)) for name, value in made.items()})
+    return ArrayRecord({name: Array(np.asarray(value)) for name, value in weights.items()})
 
 
-def _finite(move: dict[str, Tensor]) -> None:
-    for name, value in move.items():
+def _check_finite(update: dict[str, Tensor]) -> None:
+    for name, value in update.items():
         if not bool(value.isfinite().all()):
-            raise ProtectionError(f"{name}: holds NaN or infinity")
+            raise ProtectionError(f"{name}: contains NaN or infinity")
 
 
 def _array_records(message: Message) -> dict[str, ArrayRecord]:
     return dict(message.content.array_records)
 
 
-def _numbers(record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
+def _to_numpy(record: ArrayRecord) -> Arrays:
     return {name: array.numpy() for name, array in record.items()}
 
 
-def _samples(reply: Message) -> int:
-    """How many samples the reply says that it is of, 1 if it does not say; no defence of today's asks."""
+def _num_examples(reply: Message) -> int:
+    """The number of samples that the reply names, or 1; none of the library's transforms uses it."""
     for record in reply.content.metric_records.values():
         count = record.get("num-examples") if isinstance(record, MetricRecord) else None
         if isinstance(count, int | float) and count >= 1:

@@ -1,4 +1,4 @@
-"""What came of a round: the mean of the good answers, and who was left out, and why."""
+"""The result of a round: the mean update of the valid replies, and why the other nodes were left out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,44 +11,50 @@ from refiner.errors import ProtectionError
 
 
 @dataclass(frozen=True)
-class Gathered:
-    """What came of a round: the mean move `[N]` of the nodes whose answers are sound, or why there is none.
+class RoundResult:
+    """The result of a round: the mean model update `[N]`, or the reason why there is none.
 
-    >>> Gathered(asked=2, rejected={7: "w: missing"}, used=1, failure="too few").mean(round=3)
+    Args:
+        asked: Number of nodes that were asked.
+        rejected: By node id, why its reply was not used.
+        used: Number of replies that were used.
+        update: The mean model update, or None.
+        failure: Why there is no mean update.
+
+    >>> RoundResult(asked=2, rejected={7: "w: missing"}, used=1, failure="too few").update_or_raise(round=3)
     Traceback (most recent call last):
     refiner.errors.ProtectionError: round 3: too few (node 7: w: missing)
     """
 
     asked: int
     rejected: Mapping[int, str]
-    """By node, why its answer was left out."""
     used: int = 0
-    move: Tensor | None = None
+    update: Tensor | None = None
     failure: str = ""
 
     @property
     def reasons(self) -> dict[str, str]:
-        """The rejected in the order of their ids, as JSON has them."""
+        """`rejected`, sorted by node id, with keys that JSON can store."""
         return {str(node): reason for node, reason in sorted(self.rejected.items())}
 
-    def tell(self, round: int) -> None:
-        """Say it in Flower's log, which `--stream` shows."""
-        log(INFO, "round %d: %d of %d answers used", round, self.used, self.asked)
+    def write_log(self, round: int) -> None:
+        """Write the result to Flower's log, which `flwr run --stream` shows."""
+        log(INFO, "round %d: %d of %d replies used", round, self.used, self.asked)
         for node, reason in self.reasons.items():
             log(WARNING, "round %d: node %s left out: %s", round, node, reason)
 
-    def mean(self, round: int) -> Tensor:
-        """The mean move, or an error that names every node that was left out."""
-        if self.move is None:
-            why = "; ".join(f"node {node}: {reason}" for node, reason in self.reasons.items())
-            raise ProtectionError(f"round {round}: {self.failure} ({why})")
-        return self.move
+    def update_or_raise(self, round: int) -> Tensor:
+        """The mean update; without one, raises an error that names every node that was left out."""
+        if self.update is None:
+            reasons = "; ".join(f"node {node}: {reason}" for node, reason in self.reasons.items())
+            raise ProtectionError(f"round {round}: {self.failure} ({reasons})")
+        return self.update
 
 
-def too_few(good: int, asked: int, minimum: int) -> str:
-    """Why there is no mean.
+def too_few_replies(valid: int, asked: int, minimum: int) -> str:
+    """The reason for a round without a mean update.
 
-    >>> too_few(1, 4, minimum=2)
-    '1 of 4 nodes gave a good answer, at least 2 must'
+    >>> too_few_replies(1, 4, minimum=2)
+    '1 of 4 nodes sent a valid reply, at least 2 are needed'
     """
-    return f"{good} of {asked} nodes gave a good answer, at least {minimum} must"
+    return f"{valid} of {asked} nodes sent a valid reply, at least {minimum} are needed"

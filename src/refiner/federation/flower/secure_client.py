@@ -1,8 +1,8 @@
 """A client's side of secure aggregation over Flower; its keys and state lie in its private folder.
 
-Flower starts a new process for every message. Between messages the client's secrets of the round are in a file
-that only its owner can read. Each step removes them from the file before it starts, so that no step can be
-repeated from the same state, whatever happens during the step.
+Flower starts a new process for every message. Between messages the client's secrets of the round are in a
+file that only its owner can read. Each step removes them from the file before it starts, so that no step can
+be repeated from the same state, whatever happens during the step.
 """
 
 import json

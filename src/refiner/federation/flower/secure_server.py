@@ -109,7 +109,9 @@ class SecureRounds:
                 rejected[node] = str(error)
                 continue
             # A client that was restarted has a new node id.
-            self.client_of_node = {old: known for old, known in self.client_of_node.items() if known != client}
+            self.client_of_node = {
+                old: known for old, known in self.client_of_node.items() if known != client
+            }
             self.client_of_node[node] = client
 
     def _verified_client(self, node: int, message: Message) -> int:

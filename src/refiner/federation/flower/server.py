@@ -1,4 +1,4 @@
-"""The server of a training, as a Flower app: asks the nodes, checks every answer, goes on with the good."""
+"""The server of a training as a Flower app: asks the nodes, validates every reply, uses the valid ones."""
 
 import json
 import os
@@ -16,114 +16,129 @@ from torch import Tensor
 from refiner.core.task import Task
 from refiner.errors import DataError, RefinerError, SettingError
 from refiner.federation.experiment import Experiment, run_experiment
-from refiner.federation.flower.aggregation import Secure, make_aggregation, read_identities, session_of
-from refiner.federation.flower.messages import refusal, to_arrays
-from refiner.federation.flower.nodes import Nodes
-from refiner.federation.flower.round_result import Gathered, too_few
-from refiner.federation.flower.run_config import Rules, study_in
+from refiner.federation.flower.aggregation import Secure, make_aggregation, session_name
+from refiner.federation.flower.identities import read_identities
+from refiner.federation.flower.messages import error_text, to_arrays
+from refiner.federation.flower.node_tracker import NodeTracker
+from refiner.federation.flower.round_result import RoundResult, too_few_replies
+from refiner.federation.flower.run_config import RunConfig, read_server_settings
 from refiner.federation.flower.secure_server import Exchange, SecureRounds
-from refiner.federation.flower.strategy import MeanMove
+from refiner.federation.flower.strategy import MeanUpdate
 from refiner.federation.local import get_parameters
 from refiner.federation.secure import AggregationError
 from refiner.federation.training import Clients
-from refiner.files import write_whole
+from refiner.files import write_atomically
 
-_POLL = 0.25
-# Deadlines after which an order that was never answered, as its node was started anew, no longer counts.
-_LIFE = 4
+_POLL_SECONDS = 0.25
+# An unanswered message expires after this many deadlines, as its node was restarted.
+_TTL_DEADLINES = 4
 
-Note = Callable[[dict[str, Any]], None]
+LogRound = Callable[[dict[str, Any]], None]
 
 
 class RemoteClients:
-    """The clients of a training on nodes of a grid. Each round asks those who are there then."""
+    """The clients of a training on the nodes of a Flower grid; each round asks the nodes connected then.
+
+    Args:
+        grid: The grid of nodes.
+        task: The server's model.
+        config: The configuration of the run.
+        experiment: The experiment that the server runs.
+        log_round: Called after every round with a summary of it.
+        make_secure_rounds: Makes the rounds of secure aggregation; without it the server sees every update.
+    """
 
     def __init__(
         self,
         grid: Grid,
         task: Task,
-        rules: Rules,
+        config: RunConfig,
         experiment: Experiment,
-        note: Note = lambda line: None,
-        secure_over: Callable[[Exchange], SecureRounds] | None = None,
+        log_round: LogRound = lambda summary: None,
+        make_secure_rounds: Callable[[Exchange], SecureRounds] | None = None,
     ) -> None:
-        """`secure_over` has the moves added up under masks; without it, every move is seen."""
-        self.grid, self.task, self.rules = grid, task, rules
-        self.note = note
-        self.secure = None if secure_over is None else secure_over(self._exchange)
-        least = 1 if self.secure is None else self.secure.settings.least
-        self.strategy = MeanMove(
-            rules.model,
+        self.grid, self.task, self.config = grid, task, config
+        self.log_round = log_round
+        self.secure = None if make_secure_rounds is None else make_secure_rounds(self._exchange)
+        min_clients = 1 if self.secure is None else self.secure.settings.min_clients
+        self.strategy = MeanUpdate(
+            config.model,
             task.classes,
             experiment.training,
-            minimum=max(rules.minimum, least),
-            start_with=rules.start_with,
-            life=rules.deadline * _LIFE,
-            nodes=Nodes(rules.patience),
+            min_train_nodes=max(config.min_train_nodes, min_clients),
+            initial_nodes=config.initial_nodes,
+            message_ttl=config.deadline * _TTL_DEADLINES,
+            nodes=NodeTracker(config.node_timeout),
         )
 
-    def moves(self, round: int) -> Tensor:
-        """The mean move `[N]` of the nodes whose answers came in time and are sound."""
-        began = time.monotonic()
-        gathered = self._in_sight(round) if self.secure is None else self._under_masks(round, self.secure)
-        gathered.tell(round)
-        line: dict[str, Any] = {"round": round, "asked": gathered.asked, "used": gathered.used}
-        line |= {"rejected": gathered.reasons, "busy": self.strategy.nodes.busy}
+    def mean_update(self, round: int) -> Tensor:
+        """The mean model update `[N]` of the nodes whose replies are valid and arrived in time."""
+        start = time.monotonic()
+        result = self._plain_round(round) if self.secure is None else self._secure_round(round, self.secure)
+        result.write_log(round)
+        summary: dict[str, Any] = {"round": round, "asked": result.asked, "used": result.used}
+        summary |= {"rejected": result.reasons, "busy": self.strategy.nodes.busy}
         if self.secure is not None:
-            line |= {"aggregation": self.rules.aggregation, "aggregation_seconds": self.secure.seconds}
-        self.note(line | {"seconds": time.monotonic() - began})
-        return gathered.mean(round).to(get_parameters(self.task))
+            summary |= {"aggregation": self.config.aggregation, "aggregation_seconds": self.secure.seconds}
+        self.log_round(summary | {"seconds": time.monotonic() - start})
+        return result.update_or_raise(round).to(get_parameters(self.task))
 
-    def _in_sight(self, round: int) -> Gathered:
-        """Every move is seen, and checked."""
+    def _plain_round(self, round: int) -> RoundResult:
+        """A round in which the server sees and validates every update."""
         arrays = to_arrays(get_parameters(self.task), self.task.shapes)
-        orders = self.strategy.configure_train(round, arrays, ConfigRecord(), self.grid)
-        replies, _ = self._ask(round, orders)
-        return self.strategy.gather(replies.values(), self.rules.deadline)
+        requests = self.strategy.configure_train(round, arrays, ConfigRecord(), self.grid)
+        replies, _ = self._send_and_wait(round, requests)
+        return self.strategy.collect(replies.values(), self.config.deadline)
 
-    def _under_masks(self, round: int, secure: SecureRounds) -> Gathered:
-        """Only the sum is seen."""
-        values = get_parameters(self.task)
-        nodes, rejected = self.strategy.choose(round, self.grid), dict[int, str]()
-        order = self.strategy.order(round).content(values, self.task.shapes)
+    def _secure_round(self, round: int, secure: SecureRounds) -> RoundResult:
+        """A round in which the server sees only the sum of the updates."""
+        parameters = get_parameters(self.task)
+        nodes, rejected = self.strategy.choose_nodes(round, self.grid), dict[int, str]()
+        instructions = self.strategy.instructions(round).content(parameters, self.task.shapes)
         try:
-            opened = secure.mean(round, nodes, order, values.numel(), rejected)
+            aggregate = secure.mean(round, nodes, instructions, parameters.numel(), rejected)
         except (AggregationError, SettingError) as error:
-            return Gathered(len(nodes), rejected, failure=str(error))
-        used, minimum = len(opened.clients), self.rules.minimum
+            return RoundResult(len(nodes), rejected, failure=str(error))
+        used, minimum = len(aggregate.clients), self.config.min_train_nodes
         if used < minimum:
-            return Gathered(len(nodes), rejected, used, failure=too_few(used, len(nodes), minimum))
-        return Gathered(len(nodes), rejected, used, opened.mean)
+            failure = too_few_replies(used, len(nodes), minimum)
+            return RoundResult(len(nodes), rejected, used, failure=failure)
+        return RoundResult(len(nodes), rejected, used, aggregate.mean)
 
     def state(self) -> dict[str, Tensor]:
-        """Nothing: what a client remembers stays with it."""
+        """Empty: the state of a client's defence stays with the client."""
         return {}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def _exchange(
         self, round: int, contents: Mapping[int, RecordDict]
     ) -> tuple[dict[int, RecordDict], dict[int, str]]:
-        """Ask every node what is for it: by node, what came in time, and why others have nothing in it."""
-        replies, late = self._ask(round, self.strategy.messages(round, contents))
-        self.strategy.nodes.owing |= late
-        missing = dict.fromkeys(late.values(), f"no answer within {self.rules.deadline:g} s")
-        missing |= {node: refusal(reply.error) for node, reply in replies.items() if reply.has_error()}
+        """Send each node its content: the replies by node, and the reasons by node without a valid one."""
+        replies, late = self._send_and_wait(round, self.strategy.make_messages(round, contents))
+        self.strategy.nodes.unanswered |= late
+        missing = dict.fromkeys(late.values(), f"no reply within {self.config.deadline:g} s")
+        missing |= {node: error_text(reply.error) for node, reply in replies.items() if reply.has_error()}
         return {node: replies[node].content for node in replies if node not in missing}, missing
 
-    def _ask(self, round: int, messages: Sequence[Message]) -> tuple[dict[int, Message], dict[str, int]]:
-        """By node the reply that came in time; by the id of its order, who missed the deadline."""
+    def _send_and_wait(
+        self, round: int, messages: Sequence[Message]
+    ) -> tuple[dict[int, Message], dict[str, int]]:
+        """The replies that arrived before the deadline by node, and the nodes of the others by message id."""
         ids = list(self.grid.push_messages(messages))
         if len(ids) < len(messages) or not all(ids):
-            raise DataError(f"round {round}: the SuperLink did not take the order to every node")
-        waiting = {each: message.metadata.dst_node_id for each, message in zip(ids, messages, strict=True)}
+            raise DataError(f"round {round}: the SuperLink did not accept the message to every node")
+        waiting = {
+            message_id: message.metadata.dst_node_id
+            for message_id, message in zip(ids, messages, strict=True)
+        }
         replies: dict[int, Message] = {}
-        end = time.monotonic() + self.rules.deadline
+        end = time.monotonic() + self.config.deadline
         while waiting and time.monotonic() < end:
-            time.sleep(_POLL)
+            time.sleep(_POLL_SECONDS)
             for reply in self.grid.pull_messages(list(waiting)):
-                # By what was asked, not by what the answer says of its sender.
+                # The node is the one that was asked, not the one that the reply names.
                 node = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if node is not None:
                     replies[node] = reply
@@ -135,42 +150,46 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train by the rules of the run; how it ended is left in the folder, beside what a training leaves."""
-    rules = Rules.read(context.run_config)
-    out = Path(rules.out)
+    """Train with the configuration of the run; `flower.json` in the output folder says how it ended."""
+    config = RunConfig.read(context.run_config)
+    out = Path(config.out)
     error = None
     try:
-        _train(grid, rules, out, context.run_id)
+        _train(grid, config, out, context.run_id)
     except Exception as failure:
         error = str(failure) if isinstance(failure, RefinerError) else f"{type(failure).__name__}: {failure}"
         raise
     finally:
-        write_whole(out / "flower.json", json.dumps({"run": str(context.run_id), "error": error}).encode())
+        status = json.dumps({"run": str(context.run_id), "error": error})
+        write_atomically(out / "flower.json", status.encode())
 
 
-def _train(grid: Grid, rules: Rules, out: Path, run: int) -> None:
-    experiment = rules.experiment(**study_in(out))
-    way, secure_over = make_aggregation(rules.aggregation), None
-    if isinstance(way, Secure):
-        secure_over = partial(SecureRounds, way, read_identities(out), session_of(run))
+def _train(grid: Grid, config: RunConfig, out: Path, run: int) -> None:
+    experiment = config.experiment(**read_server_settings(out))
+    aggregation, make_secure_rounds = make_aggregation(config.aggregation), None
+    if isinstance(aggregation, Secure):
+        make_secure_rounds = partial(SecureRounds, aggregation, read_identities(out), session_name(run))
 
-    def clients_of(task: Task, data: object) -> Clients:
-        return RemoteClients(grid, task, rules, experiment, lambda line: _note(out, run, line), secure_over)
+    def make_clients(task: Task, data: object) -> Clients:
+        def log_round(summary: dict[str, Any]) -> None:
+            _append_to_rounds(out, run, summary)
+
+        return RemoteClients(grid, task, config, experiment, log_round, make_secure_rounds)
 
     run_experiment(
         experiment,
         out,
-        clients_of=clients_of,
-        resume=rules.resume,
-        checkpoint_every=rules.checkpoint_every,
-        device=torch.device(rules.device),
+        make_clients=make_clients,
+        resume=config.resume,
+        checkpoint_every=config.checkpoint_every,
+        device=torch.device(config.device),
     )
 
 
-def _note(out: Path, run: int, line: dict[str, Any]) -> None:
-    """A line of JSON for every round, to read along."""
+def _append_to_rounds(out: Path, run: int, summary: dict[str, Any]) -> None:
+    """Append a line of JSON about a round to `rounds.jsonl`."""
     out.mkdir(parents=True, exist_ok=True)
     with (out / "rounds.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"run": str(run), **line}) + "\n")
+        file.write(json.dumps({"run": str(run), **summary}) + "\n")
         file.flush()
         os.fsync(file.fileno())

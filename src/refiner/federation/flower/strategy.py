@@ -1,4 +1,4 @@
-"""A strategy of Flower for the library's clients, who answer with moves: checks each, and takes the mean."""
+"""A Flower strategy for the library's clients, which reply with model updates."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,137 +13,195 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.errors import DataError, ProtectionError, RefinerError
-from refiner.federation.flower.messages import Order, Shapes, from_arrays, read_answer, refusal, to_arrays
-from refiner.federation.flower.nodes import Nodes
-from refiner.federation.flower.round_result import Gathered, too_few
+from refiner.federation.federated_settings import FederatedSettings
+from refiner.federation.flower.messages import (
+    Shapes,
+    TrainInstructions,
+    error_text,
+    from_arrays,
+    read_update,
+    to_arrays,
+)
+from refiner.federation.flower.node_tracker import NodeTracker
+from refiner.federation.flower.round_result import RoundResult, too_few_replies
 from refiner.federation.local import weighted_mean
-from refiner.federation.schedule import participants
-from refiner.federation.settings import Training
+from refiner.federation.schedule import sample_clients
 
 
 @dataclass
-class MeanMove(Strategy):
-    """FedSGD and FedAvg for the nodes of `refiner.federation.flower.client`, in any ServerApp.
+class MeanUpdate(Strategy):
+    """FedSGD and FedAvg with the clients of `refiner.federation.flower.client`, for any ServerApp.
 
-    They answer with a move, old − new parameters, which Flower's own strategies would take for weights. What
-    `start` gives back holds the new weights; its `num_rounds` counts, and not the rounds of `training`.
+    These clients reply with a model update, old − new parameters, which Flower's own strategies would mistake
+    for weights. The strategy validates every reply and subtracts the mean update, weighted by samples. The
+    result of `start` contains the new weights. The argument `num_rounds` of `start` counts; `settings.rounds`
+    is not used.
 
-    >>> MeanMove("lenet", classes=10, training=Training(clients=4, batch=16, lr=0.1), minimum=3).minimum
+    Args:
+        model: Name of the model; each client builds it itself.
+        classes: Number of classes of the model.
+        settings: Clients per round, and batch size, local steps and learning rate of a client.
+        min_train_nodes: Nodes that a round needs, and valid replies. Fewer raise an error.
+        initial_nodes: Nodes that the first round waits for; 0 for the number of clients per round.
+        message_ttl: Seconds after which an unanswered message expires, as its node was restarted.
+        nodes: Tracks which nodes are free.
+
+    Raises:
+        SettingError: If a value lies outside its range.
+
+    >>> settings = FederatedSettings(clients=4, batch=16, lr=0.1)
+    >>> MeanUpdate("lenet", classes=10, settings=settings, min_train_nodes=3).min_train_nodes
     3
-    >>> MeanMove("lenet", classes=10, training=Training(clients=4), minimum=5)
+    >>> MeanUpdate("lenet", classes=10, settings=settings, min_train_nodes=5)
     Traceback (most recent call last):
-    refiner.errors.SettingError: minimum = 5: expected an integer in [1, 4]
+    refiner.errors.SettingError: min_train_nodes = 5: expected an integer in [1, 4]
     """
 
     model: str
-    """Its name: each node builds it for itself."""
     classes: int
-    training: Training
-    """Batch, local steps and learning rate of a client, and how many of them take part."""
-    minimum: int = 1
-    """How many nodes a round needs, and how many good answers; fewer are an error."""
-    start_with: int = 0
-    """How many nodes the first round waits for; 0 for those who take part."""
-    life: float = 14400.0
-    """Seconds after which an order no longer counts that was never answered, as its node was started anew."""
-    nodes: Nodes = field(default_factory=Nodes)
-    _asked: bool = field(init=False, repr=False, default=False)
-    _orders: list[Message] = field(init=False, repr=False, default_factory=list)
+    settings: FederatedSettings
+    min_train_nodes: int = 1
+    initial_nodes: int = 0
+    message_ttl: float = 14400.0
+    nodes: NodeTracker = field(default_factory=NodeTracker)
+    _started: bool = field(init=False, repr=False, default=False)
+    _requests: list[Message] = field(init=False, repr=False, default_factory=list)
     _sent: tuple[Tensor, Shapes] = field(init=False, repr=False, default=(torch.empty(0), {}))
 
     def __post_init__(self) -> None:
-        checks.integer("minimum", self.minimum, 1, self.training.clients)
-        checks.integer("start_with", self.start_with, 0, self.training.clients)
-        checks.number("life", self.life, 0, above=True)
-        self.order(1)
+        checks.integer("min_train_nodes", self.min_train_nodes, 1, self.settings.clients)
+        checks.integer("initial_nodes", self.initial_nodes, 0, self.settings.clients)
+        checks.number("message_ttl", self.message_ttl, 0, above=True)
+        self.instructions(1)  # raises if one of the values is out of range
 
-    def order(self, round: int) -> Order:
-        """What every node is asked in a round."""
-        own = self.training
-        return Order(round, self.model, self.classes, own.batch, own.local_steps, own.lr)
+    def instructions(self, round: int) -> TrainInstructions:
+        """The training instructions of a round."""
+        settings = self.settings
+        return TrainInstructions(
+            round, self.model, self.classes, settings.batch, settings.local_steps, settings.lr
+        )
 
-    def choose(self, round: int, grid: Grid) -> list[int]:
-        """The nodes of a round, of those who are there and free; the first one waits until enough are."""
-        first = 0 if self._asked else self.start_with or self.training.taking_part
-        free = self.nodes.free(grid, max(self.minimum, first))
-        self._asked = True
-        return [free[place] for place in participants(self.training, round, len(free))]
+    def choose_nodes(self, round: int, grid: Grid) -> list[int]:
+        """The nodes of a round, out of the free ones; the first round waits until enough are connected."""
+        initial = 0 if self._started else self.initial_nodes or self.settings.clients_per_round
+        free = self.nodes.wait_for_free(grid, max(self.min_train_nodes, initial))
+        self._started = True
+        return [free[position] for position in sample_clients(self.settings, round, len(free))]
 
-    def messages(self, round: int, contents: Mapping[int, RecordDict]) -> list[Message]:
-        """A message to each node, of what is for it."""
-        group, life = str(round), self.life
-        return [Message(each, node, "train", group_id=group, ttl=life) for node, each in contents.items()]
+    def make_messages(self, round: int, contents: Mapping[int, RecordDict]) -> list[Message]:
+        """A message with its content to each node."""
+        group, ttl = str(round), self.message_ttl
+        return [
+            Message(content, node, "train", group_id=group, ttl=ttl) for node, content in contents.items()
+        ]
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """The orders of a round, one for each node that takes part."""
+        """The requests of a round, one for each node that takes part.
+
+        Args:
+            server_round: Number of the round, from 1.
+            arrays: The model's parameters by name, without buffers.
+            config: Must be empty; the instructions come from `settings`.
+            grid: The grid of nodes.
+
+        Raises:
+            SettingError: If `config` is not empty.
+            DataError: If the parameters can't be sent, or too few nodes are free.
+        """
         if config:
-            raise checks.wrong("train_config", dict(config), "none: an order has what `training` says")
+            raise checks.wrong("train_config", dict(config), "none: the instructions come from `settings`")
         shapes = {name: torch.Size(array.shape) for name, array in arrays.items()}
         if not shapes:
-            raise DataError("initial_arrays: empty, expected the model's parameters by name")
+            raise DataError(
+                "initial_arrays: empty, expected the model's parameters by name",
+                field="initial_arrays",
+                expected="the model's parameters by name",
+            )
         like = torch.from_numpy(next(iter(arrays.values())).numpy())
         try:
-            values = from_arrays(RecordDict({"arrays": arrays}), shapes, like)
+            parameters = from_arrays(RecordDict({"arrays": arrays}), shapes, like)
         except DataError as error:
             raise DataError(f"round {server_round}: the model can't be sent: {error}") from error
-        contents = dict.fromkeys(self.choose(server_round, grid), self.order(server_round).around(arrays))
-        self._orders, self._sent = self.messages(server_round, contents), (values, shapes)
-        return list(self._orders)
+        content = self.instructions(server_round).content_with(arrays)
+        contents = dict.fromkeys(self.choose_nodes(server_round, grid), content)
+        self._requests, self._sent = self.make_messages(server_round, contents), (parameters, shapes)
+        return list(self._requests)
 
-    def gather(self, replies: Iterable[Message], within: float | None = None) -> Gathered:
-        """The mean move of the sound replies to the last orders; `within` is the wait that others missed."""
-        values, shapes = self._sent
-        waiting = {order.metadata.message_id: order.metadata.dst_node_id for order in self._orders}
-        found: dict[int, tuple[Tensor, int]] = {}
+    def collect(self, replies: Iterable[Message], deadline: float | None = None) -> RoundResult:
+        """The result of a round from the replies to its requests.
+
+        Args:
+            replies: The replies that have arrived.
+            deadline: The seconds that were waited for them, for the reasons of the other nodes.
+        """
+        parameters, shapes = self._sent
+        waiting = {request.metadata.message_id: request.metadata.dst_node_id for request in self._requests}
+        updates: dict[int, tuple[Tensor, int]] = {}
         rejected: dict[int, str] = {}
         for reply in replies:
-            # By what was asked, not by what the answer says of its sender; and only once.
+            # The node is the one that was asked, not the one that the reply names; its first reply counts.
             node = waiting.pop(reply.metadata.reply_to_message_id, None)
             if node is None:
                 continue
             try:
                 if reply.has_error():
-                    raise DataError(refusal(reply.error))
-                found[node] = read_answer(reply.content, shapes, values, self.training.batch)
+                    raise DataError(error_text(reply.error))
+                updates[node] = read_update(reply.content, shapes, parameters, self.settings.batch)
             except RefinerError as error:
                 rejected[node] = str(error)
-        self.nodes.owing |= waiting
-        late = "no answer in time" if within is None else f"no answer within {within:g} s"
+        self.nodes.unanswered |= waiting
+        late = "no reply in time" if deadline is None else f"no reply within {deadline:g} s"
         rejected |= dict.fromkeys(waiting.values(), late)
-        good, asked = len(found), len(self._orders)
-        if good < self.minimum:
-            return Gathered(asked, rejected, good, failure=too_few(good, asked, self.minimum))
-        # In an order that does not depend on who was faster.
-        moves, sizes = zip(*(found[node] for node in sorted(found)), strict=True)
-        return Gathered(asked, rejected, good, weighted_mean(torch.stack(moves), sizes))
+        valid, asked = len(updates), len(self._requests)
+        if valid < self.min_train_nodes:
+            failure = too_few_replies(valid, asked, self.min_train_nodes)
+            return RoundResult(asked, rejected, valid, failure=failure)
+        # Sorted by node, so that the sum does not depend on the order of arrival.
+        tensors, samples = zip(*(updates[node] for node in sorted(updates)), strict=True)
+        return RoundResult(asked, rejected, valid, weighted_mean(torch.stack(tensors), samples))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord, MetricRecord]:
-        """The new weights, after the mean move; and how many nodes were asked and how many answers used."""
-        gathered = self.gather(replies)
-        gathered.tell(server_round)
-        values, shapes = self._sent
-        moved = values - gathered.mean(server_round)
-        if not bool(moved.isfinite().all()):
+        """The new weights, and how many nodes were asked and how many replies were used.
+
+        Args:
+            server_round: Number of the round, from 1.
+            replies: The replies to the requests of `configure_train`.
+
+        Raises:
+            ProtectionError: If too few replies are valid, or the model is no longer finite.
+        """
+        result = self.collect(replies)
+        result.write_log(server_round)
+        parameters, shapes = self._sent
+        updated = parameters - result.update_or_raise(server_round)
+        if not bool(updated.isfinite().all()):
             raise ProtectionError(f"round {server_round}: the model is no longer finite; use a lower lr")
-        return to_arrays(moved, shapes), MetricRecord({"asked": gathered.asked, "used": gathered.used})
+        return to_arrays(updated, shapes), MetricRecord({"asked": result.asked, "used": result.used})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """None: nodes do not test. A server does, with `evaluate_fn` of `start`."""
+        """No requests: clients do not evaluate. Evaluate on the server with `evaluate_fn` of `start`."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> None:
-        """Nothing."""
+        """Nothing, as clients do not evaluate."""
 
     def summary(self) -> None:
-        """Say the settings in Flower's log."""
-        own = self.training
-        order = "model %s, classes %d, batch %d, local steps %d, lr %g"
-        log(INFO, f"\t├──> Order: {order}", self.model, self.classes, own.batch, own.local_steps, own.lr)
-        log(INFO, "\t├──> Nodes: %d of %d take part in a round", own.taking_part, own.clients)
-        log(INFO, "\t└──> Good answers: %d or more, weighted by their samples", self.minimum)
+        """Write the settings to Flower's log."""
+        settings = self.settings
+        log(
+            INFO,
+            "\t├──> Instructions: model %s, classes %d, batch %d, local steps %d, lr %g",
+            self.model,
+            self.classes,
+            settings.batch,
+            settings.local_steps,
+            settings.lr,
+        )
+        log(INFO, "\t├──> Nodes: %d of %d take part in a round", settings.clients_per_round, settings.clients)
+        log(INFO, "\t└──> Valid replies: %d or more, weighted by their samples", self.min_train_nodes)

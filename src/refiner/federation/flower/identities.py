@@ -1,0 +1,40 @@
+"""`identities.json`: the public keys of all clients, which every side keeps in its own folder."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from refiner import checks
+from refiner.errors import DataError
+from refiner.federation.flower.client_secrets import others_have_permission
+
+
+def read_identities(folder: Path) -> dict[int, bytes]:
+    """The public keys of all clients, by client id, from `identities.json` in a folder.
+
+    Raises:
+        DataError: If the file is missing, malformed or writable by others.
+    """
+    path = folder / "identities.json"
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        public_keys = {int(client): bytes.fromhex(key) for client, key in content.items()}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise DataError(f'{path}: expected the clients\' public keys as JSON, {{"0": "hex", ...}}') from error
+    # Whoever can change the list can replace keys by their own.
+    if others_have_permission(path, 0o022):
+        raise DataError(f"{path}: others can write it; use chmod 600")
+    for client, key in public_keys.items():
+        checks.integer("client", client, 0, 2**63 - 1)
+        if len(key) != 32:
+            raise DataError(f"{path}: client {client}: key of {len(key)} bytes, expected 32")
+    return public_keys
+
+
+def identities_json(public_keys: Mapping[int, bytes]) -> bytes:
+    """Public keys in the format of `identities.json`.
+
+    >>> identities_json({3: b"\\x01\\x02"})
+    b'{"3": "0102"}'
+    """
+    return json.dumps({str(client): key.hex() for client, key in sorted(public_keys.items())}).encode()
