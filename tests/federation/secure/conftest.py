@@ -1,4 +1,4 @@
-"""Rounds of secure aggregation to play, step by step."""
+"""A round of secure aggregation whose steps a test runs one by one."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -9,22 +9,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from refiner.federation.secure import Agreement, FixedPoint, Identity, SecureClient, SecureServer
+from refiner.federation.secure import FixedPoint, Identity, RoundConfig, SecureClient, SecureServer
+
+Responses = dict[int, dict[str, bytes]]
 
 
 @pytest.fixture(autouse=True)
-def _extra(missing: Callable[[str], NoReturn]) -> None:
-    for package in ("flwr", "cryptography"):
-        if find_spec(package) is None:
+def _secure_extra(missing: Callable[[str], NoReturn]) -> None:
+    for module, package in (("Crypto", "pycryptodome"), ("cryptography", "cryptography")):
+        if find_spec(module) is None:
             missing(package)
 
 
 @dataclass
 class Round:
-    """Clients 0 to n−1 and a server; `lost` has a client's first step that it no longer answers."""
+    """Clients 0 to n−1 and a server; `dropouts` are clients that do not respond."""
 
     identities: dict[int, Identity]
-    agreement: Agreement
+    config: RoundConfig
     updates: Tensor
     weights: list[int]
     clients: dict[int, SecureClient] = field(init=False)
@@ -32,34 +34,42 @@ class Round:
 
     def __post_init__(self) -> None:
         self.clients = {
-            client: SecureClient(self.agreement, client, identity)
+            client: SecureClient(self.config, client, identity)
             for client, identity in self.identities.items()
         }
-        self.server = SecureServer(self.agreement)
+        self.server = SecureServer(self.config)
 
-    def adverts(self, lost: Collection[int] = ()) -> dict[int, dict[str, bytes]]:
-        return {c: client.advertise() for c, client in self.clients.items() if c not in lost}
+    def advertise_keys(self, dropouts: Collection[int] = ()) -> Responses:
+        return {c: client.advertise_keys() for c, client in self.clients.items() if c not in dropouts}
 
-    def shares(self, keys: Mapping[str, bytes], lost: Collection[int] = ()) -> dict[int, dict[str, bytes]]:
+    def share_keys(self, keys: Mapping[str, bytes], dropouts: Collection[int] = ()) -> Responses:
         present = [int(name.split(":")[1]) for name in keys if ":" in name]
-        return {c: self.clients[c].share(keys) for c in present if c not in lost}
+        return {c: self.clients[c].share_keys(keys) for c in present if c not in dropouts}
 
-    def masked(
-        self, sealed: Mapping[int, Mapping[str, bytes]], lost: Collection[int] = ()
-    ) -> dict[int, dict[str, bytes]]:
+    def mask_updates(
+        self, shares: Mapping[int, Mapping[str, bytes]], dropouts: Collection[int] = ()
+    ) -> Responses:
         return {
-            c: self.clients[c].mask(self.updates[c], message, self.weights[c])
-            for c, message in sealed.items()
-            if c not in lost
+            c: self.clients[c].mask_update(self.updates[c], message, self.weights[c])
+            for c, message in shares.items()
+            if c not in dropouts
         }
 
-    def until_mask(self) -> dict[int, dict[str, bytes]]:
-        """What the server sends for `mask`, when all are there."""
-        return self.server.relay(self.shares(self.server.keys(self.adverts())))
+    def until_mask(self) -> Responses:
+        """The server's messages for `mask_update`, when all clients take part."""
+        return self.server.collect_shares(self.share_keys(self.server.collect_keys(self.advertise_keys())))
 
-    def until_confirm(self, lost: Collection[int] = ()) -> dict[str, bytes]:
-        """What the server sends for `confirm`; `lost` never send their masked vector."""
-        return self.server.survivors(self.masked(self.until_mask(), lost))
+    def until_confirm(self, dropouts: Collection[int] = ()) -> dict[str, bytes]:
+        """The server's message for `confirm_survivors`; `dropouts` do not send a masked update."""
+        return self.server.collect_masked_updates(self.mask_updates(self.until_mask(), dropouts))
+
+    def until_unmask(self, dropouts: Collection[int] = ()) -> dict[str, bytes]:
+        """The server's message for `unmask`."""
+        message = self.until_confirm(dropouts)
+        survivors = [c for c in self.clients if c not in dropouts]
+        return self.server.collect_signatures(
+            {c: self.clients[c].confirm_survivors(message) for c in survivors}
+        )
 
 
 @pytest.fixture
@@ -76,13 +86,20 @@ def make_round() -> Callable[..., Round]:
         size: int = 6,
         max_weight: int = 1,
         encoding: FixedPoint | None = None,
-        order: bytes = b"",
+        instructions_digest: bytes = b"",
     ) -> Round:
         identities = identities or {c: Identity.generate() for c in range(clients)}
-        known = {c: identity.public for c, identity in identities.items()}
-        agreement = Agreement(
-            session, number, known, size, threshold, max_weight, encoding or FixedPoint(), order
+        public_keys = {c: identity.public for c, identity in identities.items()}
+        config = RoundConfig(
+            session,
+            number,
+            public_keys,
+            size,
+            threshold,
+            max_weight,
+            encoding or FixedPoint(),
+            instructions_digest,
         )
-        return Round(identities, agreement, torch.randn(clients, size), [1] * clients)
+        return Round(identities, config, torch.randn(clients, size), [1] * clients)
 
     return make

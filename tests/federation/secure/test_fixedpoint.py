@@ -1,4 +1,4 @@
-"""Values as whole numbers: rounding, range, and room for a sum."""
+"""Fixed-point encoding: rounding, range, and sums that do not wrap."""
 
 import math
 
@@ -17,22 +17,23 @@ from refiner.federation.secure import FixedPoint
     st.sampled_from([(16, 32), (8, 32), (32, 64), (40, 64)]),
     st.integers(1, 100),
 )
-def test_a_value_comes_back_within_half_the_resolution(
+def test_decoding_inverts_encoding_up_to_half_the_resolution(
     values: list[float], bits: tuple[int, int], weight: int
 ) -> None:
     encoding = FixedPoint(8, *bits)
-    back = encoding.decode(encoding.encode(torch.tensor(values), weight), weight)
-    error = (back - torch.tensor(values, dtype=torch.float64)).abs().max()
-    assert error <= 0.5 / (weight * 2 ** bits[0])
+    decoded = encoding.decode(encoding.encode(torch.tensor(values), weight), weight)
+    error = (decoded - torch.tensor(values, dtype=torch.float64)).abs().max()
+    # The last term is the rounding of the division in float64.
+    assert error <= 0.5 / (weight * 2 ** bits[0]) + 8 * 2.0**-52
 
 
 @pytest.mark.parametrize("modulus_bits", [32, 64])
-def test_the_largest_sum_that_is_allowed_does_not_wrap(modulus_bits: int) -> None:
+def test_the_largest_allowed_sum_does_not_wrap(modulus_bits: int) -> None:
     encoding = FixedPoint(bound=3.7, fraction_bits=20, modulus_bits=modulus_bits)
-    clients, weight = 7, (2 ** (modulus_bits - 1) - 1) // (7 * encoding.largest())
-    encoding.check_room(clients, weight)
+    clients, weight = 7, (2 ** (modulus_bits - 1) - 1) // (7 * encoding.max_encoded())
+    encoding.check_sum_fits(clients, weight)
     with pytest.raises(SettingError, match="would wrap"):
-        encoding.check_room(clients, weight + weight // 1000 + 1)
+        encoding.check_sum_fits(clients, weight + weight // 1000 + 1)
     for sign in (1, -1):
         row = encoding.encode(torch.full((3,), 3.7 * sign, dtype=torch.float64), weight)
         total = np.zeros_like(row)
@@ -43,23 +44,24 @@ def test_the_largest_sum_that_is_allowed_does_not_wrap(modulus_bits: int) -> Non
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_every_kind_of_float_is_taken(dtype: torch.dtype) -> None:
+def test_every_floating_point_dtype_is_accepted(dtype: torch.dtype) -> None:
     encoding = FixedPoint(fraction_bits=8)
-    whole = encoding.encode(torch.tensor([1.5, -0.25], dtype=dtype))
-    assert encoding.signed(whole).tolist() == [384, -64]
+    encoded = encoding.encode(torch.tensor([1.5, -0.25], dtype=dtype))
+    assert encoding.to_signed(encoded).tolist() == [384, -64]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_is_refused(value: float) -> None:
-    with pytest.raises(DataError, match=r"^update: holds NaN or infinity; nothing leaves$"):
+def test_values_that_are_not_finite_are_rejected(value: float) -> None:
+    with pytest.raises(DataError, match=r"^update: contains NaN or infinity; nothing was sent$"):
         FixedPoint().encode(torch.tensor([0.0, value]))
 
 
-def test_overflow_is_refused_and_the_value_not_told() -> None:
+def test_a_value_beyond_the_bound_is_rejected_and_not_in_the_error() -> None:
     FixedPoint(bound=2).encode(torch.tensor([2.0, -2.0]))
-    with pytest.raises(DataError, match=r"outside \[-2, 2\]; nothing leaves") as caught:
+    with pytest.raises(DataError, match=r"outside \[-2, 2\]; nothing was sent") as caught:
         FixedPoint(bound=2).encode(torch.tensor([0.0, -2.0625]))
     assert "0625" not in str(caught.value)
+    assert "0625" not in str(caught.value.value)
 
 
 @pytest.mark.parametrize(
@@ -72,18 +74,18 @@ def test_overflow_is_refused_and_the_value_not_told() -> None:
         ({"modulus_bits": 48}, "modulus_bits = 48: expected 32 or 64"),
     ],
 )
-def test_a_wrong_setting_is_one_line(settings: dict[str, float], message: str) -> None:
+def test_a_wrong_setting_raises_a_one_line_error(settings: dict[str, float], message: str) -> None:
     with pytest.raises(SettingError) as caught:
         FixedPoint(**settings)  # type: ignore[arg-type]
     assert str(caught.value) == message
 
 
-def test_no_room_at_all_is_told() -> None:
+def test_the_error_says_if_no_fraction_bits_would_fit() -> None:
     with pytest.raises(SettingError, match="use a smaller bound or max_weight or modulus_bits = 64"):
-        FixedPoint(bound=2.0**31, fraction_bits=1, modulus_bits=32).check_room(2)
+        FixedPoint(bound=2.0**31, fraction_bits=1, modulus_bits=32).check_sum_fits(2)
 
 
-def test_only_a_vector_of_floats_is_taken() -> None:
+def test_only_a_vector_of_floats_is_accepted() -> None:
     for values in (torch.ones(2, 2), torch.arange(3), [1.0]):
         with pytest.raises(DataError, match="expected a floating-point tensor"):
             FixedPoint().encode(values)  # type: ignore[arg-type]

@@ -1,10 +1,10 @@
-"""The mask stream is ChaCha20 of RFC 8439, and two clients' masks cancel."""
+"""The masks are ChaCha20 key streams (RFC 8439), and the pairwise masks of two clients cancel."""
 
 import numpy as np
 import pytest
 
 from refiner.federation.secure import masks, primitives
-from refiner.federation.secure.fixedpoint import Ring
+from refiner.federation.secure.fixedpoint import RingVector
 
 # RFC 8439, A.1: test vectors 1 to 4, all with the nonce 0: key, counter, keystream.
 VECTORS = [
@@ -35,7 +35,7 @@ VECTORS = [
 ]
 
 
-def stream(key: bytes, values: int, dtype: str) -> Ring:
+def key_stream(key: bytes, values: int, dtype: str) -> RingVector:
     vector = np.zeros(values, dtype=dtype)
     masks.add_mask(vector, key)
     return vector
@@ -43,45 +43,47 @@ def stream(key: bytes, values: int, dtype: str) -> Ring:
 
 @pytest.mark.parametrize("dtype", ["<u4", "<u8"])
 @pytest.mark.parametrize(("key", "block", "expected"), VECTORS)
-def test_the_stream_is_that_of_the_rfc(key: str, block: int, expected: str, dtype: str) -> None:
-    drawn = stream(bytes.fromhex(key), 512, dtype).tobytes()
-    assert drawn[64 * block : 64 * (block + 1)].hex() == expected
+def test_the_key_stream_matches_the_rfc_vectors(key: str, block: int, expected: str, dtype: str) -> None:
+    produced = key_stream(bytes.fromhex(key), 512, dtype).tobytes()
+    assert produced[64 * block : 64 * (block + 1)].hex() == expected
 
 
 @pytest.mark.parametrize("dtype", ["<u4", "<u8"])
 @pytest.mark.parametrize("values", [1, 15, 16, 17, 1000])
-def test_parts_make_no_difference(dtype: str, values: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = stream(b"k" * 32, values, dtype)
-    monkeypatch.setattr(masks, "_CHUNK", 64)
-    assert (stream(b"k" * 32, values, dtype) == whole).all()
+def test_the_mask_does_not_depend_on_the_chunk_size(
+    dtype: str, values: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = key_stream(b"k" * 32, values, dtype)
+    monkeypatch.setattr(masks, "_CHUNK_BYTES", 64)
+    assert (key_stream(b"k" * 32, values, dtype) == whole).all()
 
 
-def test_the_masks_of_a_pair_cancel_and_can_be_undone() -> None:
+def test_pairwise_masks_cancel_and_can_be_removed() -> None:
     low, high = primitives.draw_secret(), primitives.draw_secret()
     keys = (
-        masks.pair_key(b"round", low, 3, 8, primitives.public_key(high)),
-        masks.pair_key(b"round", high, 8, 3, primitives.public_key(low)),
+        masks.pairwise_mask_key(b"round", low, 3, 8, primitives.public_key(high)),
+        masks.pairwise_mask_key(b"round", high, 8, 3, primitives.public_key(low)),
     )
     assert keys[0] == keys[1]
-    one, other = np.arange(99, dtype="<u8"), np.arange(99, dtype="<u8")
-    masks.add_pair_mask(one, keys[0], 3, 8)
-    masks.add_pair_mask(other, keys[1], 8, 3)
-    assert (one != np.arange(99)).all()
-    assert (one + other == 2 * np.arange(99)).all()
-    masks.add_pair_mask(one, keys[0], 3, 8, undo=True)
-    assert (one == np.arange(99)).all()
+    lower, higher = np.arange(99, dtype="<u8"), np.arange(99, dtype="<u8")
+    masks.add_pairwise_mask(lower, keys[0], 3, 8)
+    masks.add_pairwise_mask(higher, keys[1], 8, 3)
+    assert (lower != np.arange(99)).all()
+    assert (lower + higher == 2 * np.arange(99)).all()
+    masks.add_pairwise_mask(lower, keys[0], 3, 8, undo=True)
+    assert (lower == np.arange(99)).all()
 
 
-def test_a_key_is_for_one_purpose_one_round_and_one_pair() -> None:
+def test_keys_differ_by_purpose_round_and_pair() -> None:
     secret, public = primitives.draw_secret(), primitives.public_key(primitives.draw_secret())
     keys = {
-        masks.pair_key(b"round 1", secret, 1, 2, public),
-        masks.pair_key(b"round 2", secret, 1, 2, public),
-        masks.pair_key(b"round 1", secret, 1, 3, public),
-        masks.self_key(b"round 1", 1, secret),
-        masks.self_key(b"round 2", 1, secret),
-        masks.self_key(b"round 1", 2, secret),
-        masks.commitment(b"round 1", 1, secret),
+        masks.pairwise_mask_key(b"round 1", secret, 1, 2, public),
+        masks.pairwise_mask_key(b"round 2", secret, 1, 2, public),
+        masks.pairwise_mask_key(b"round 1", secret, 1, 3, public),
+        masks.self_mask_key(b"round 1", 1, secret),
+        masks.self_mask_key(b"round 2", 1, secret),
+        masks.self_mask_key(b"round 1", 2, secret),
+        masks.seed_commitment(b"round 1", 1, secret),
         secret,
     }
     assert len(keys) == 8
