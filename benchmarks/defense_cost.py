@@ -1,26 +1,29 @@
-"""What each defence costs: its time over that of the plain gradient, beside the paper's table, at B = 128.
+"""Cost of each defence: time of `protect` relative to a plain gradient, with the paper's ratios, at B = 128.
 
     python benchmarks/defense_cost.py [--models lenet resnet18] [--out FILE]
 
-The paper's row of GQ stands for its plain gradient. A defence is timed as a user calls it, `protect` with all
-its checks; the plain gradient is computed in the same full float32, replayed from a CUDA graph on a GPU.
+A defence is timed as a user calls it, with all checks; the plain gradient is computed in full float32 too,
+and on a GPU replayed from a CUDA graph. The paper has no row for a plain gradient, so its GQ row is the
+divisor of its ratios. Feeds docs/results/defense-cost.jsonl, which docs/results/cost.md shows.
 """
 
 import argparse
 import json
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from refine_cost import timed
+from refine_cost import median_ms
 from refiner.core import Task, flatten, gradients
-from refiner.core.cuda_graphs import Captured
+from refiner.core.cuda_graphs import CudaGraphCache
 from refiner.core.precision import tensor_float32
 from refiner.data import load_sample
 from refiner.defenses import Defense, Refiner, make_defense
-from refiner.models import NAMES, build
+from refiner.models import MODELS, make_model
+from rows import append_rows
 
 DEFENSES = {
     "pruning": "pruning:rate=0.8",
@@ -32,7 +35,7 @@ DEFENSES = {
     "soteria, exact": "soteria:sensitivity=exact",
     "soteria, original": "soteria:variant=original,sensitivity=estimated",
 }
-# Seconds a client-round on an A10; its ViT is another one.
+# Seconds per client and round on an A10; the paper's ViT is a different one.
 PAPER = {
     "pruning": (0.0187, 0.0495, 0.0873, 0.1370, 1.1232),
     "gaussian": (0.0467, 0.7317, 1.8408, 3.3020, 15.5051),
@@ -42,64 +45,68 @@ PAPER = {
     "refiner": (0.3340, 1.7341, 2.8539, 4.7012, 30.2268),
     "refiner, warm": (0.1418, 0.8523, 1.4262, 2.3548, 15.0234),
 }
-MODELS = ("lenet", "resnet10", "resnet18", "resnet34", "vit")
+PAPER_MODELS = ("lenet", "resnet10", "resnet18", "resnet34", "vit")
 
 
 def papers_ratio(name: str, model: str) -> float | None:
-    """The paper's time over its own for GQ."""
-    place = MODELS.index(model)
-    return round(PAPER[name][place] / PAPER["gq"][place], 2) if name in PAPER else None
+    """The paper's time for this defence divided by its time for GQ."""
+    column = PAPER_MODELS.index(model)
+    return round(PAPER[name][column] / PAPER["gq"][column], 2) if name in PAPER else None
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=NAMES)
-    parser.add_argument("--only", nargs="+", help="names of defences, all if left out")
+    parser.add_argument("--models", nargs="+", default=list(PAPER_MODELS), choices=list(MODELS))
+    parser.add_argument("--only", nargs="+", help="names of defences; all if left out")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.backends.cudnn.benchmark = True
-    where = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
-    print(f"{where}, torch {torch.__version__}")
+    device_name = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
+    print(f"{device_name}, torch {torch.__version__}")
     sample, rows = load_sample(), []
     for model in options.models:
         torch.manual_seed(0)
         index = torch.randint(len(sample.images), (1, options.batch))
         x, y = sample.images[index].to(device), sample.labels[index].to(device)
         ids = torch.arange(options.batch, device=device)[None]
-        task = Task(build(model).to(device), example=x[0, :2])
-        replay = Captured()
+        task = Task(make_model(model).to(device), example=x[0, :2])
+        replay = CudaGraphCache()
 
         def plain(data: Tensor, task: Task = task, y: Tensor = y) -> tuple[Tensor]:
             with tensor_float32(False):
                 return (flatten(gradients(task, data, y)),)
 
-        step = timed(lambda replay=replay, plain=plain, x=x: replay("plain", plain, [x]), device)
-        tried: dict[str, Defense] = {name: make_defense(text) for name, text in DEFENSES.items()}
-        tried |= {"refiner": Refiner(), "refiner, warm": Refiner(warm_start=True)}
-        for name, defense in tried.items():
+        plain_ms = median_ms(lambda replay=replay, plain=plain, x=x: replay("plain", plain, [x]), device)
+        defenses: dict[str, Defense] = {name: make_defense(text) for name, text in DEFENSES.items()}
+        defenses |= {"refiner": Refiner(), "refiner, warm": Refiner(warm_start=True)}
+        for name, defense in defenses.items():
             if options.only and name not in options.only:
                 continue
-            spent = timed(
-                lambda d=defense, task=task, x=x, y=y, ids=ids: d.protect(task, x, y, ids=ids), device, 0.3
+            state = defense.init_state()
+            defense_ms = median_ms(
+                lambda d=defense, task=task, x=x, y=y, ids=ids, state=state: d.protect(
+                    task, x, y, ids=ids, state=state
+                ),
+                device,
+                0.3,
             )
             row = {
                 "model": model,
                 "defense": name,
-                "plain_ms": round(step, 3),
-                "ms": round(spent, 3),
-                "ratio": round(spent / step, 2),
+                "plain_ms": round(plain_ms, 3),
+                "ms": round(defense_ms, 3),
+                "ratio": round(defense_ms / plain_ms, 2),
                 "papers_ratio": papers_ratio(name, model),
                 "wire_bytes": defense.wire_bytes(task.shapes),
             }
             rows.append(row)
             print(json.dumps(row), flush=True)
     if options.out:
-        about = {"device": where, "torch": torch.__version__, "batch": options.batch, "rows": rows}
-        options.out.write_text(json.dumps(about, indent=1))
+        append_rows(options.out, rows, batch=options.batch)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,18 @@
-"""Privacy against gradient error, from the rows of `defense_table.py`.
+"""Plot of PSNR against gradient error for every defence, from the rows of `defense_table.py`.
 
-python benchmarks/defense_plot.py docs/results/defenses.jsonl docs/results/defenses.png
+    python benchmarks/defense_plot.py docs/results/defenses.jsonl docs/results/defenses.png
+
+Each defence is one line over the strength that the paper varies; the left panel has the error of a single
+image, the right one that of a batch of 128. Needs matplotlib, from the extra `plot`. Draws the figure of
+docs/results/defenses.md.
 """
 
 import argparse
 import json
-import math
-from itertools import pairwise
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from refiner.data.drawing import Box, Drawing, Line, Words
-
-INK, MUTED, RULE = "#1b1d1f", "#5b5e63", "#d8d5cc"
 COLOURS = {
     "refiner": "#d62728",
     "refiner-paper": "#f28e2b",
@@ -22,82 +23,56 @@ COLOURS = {
     "dp-laplace": "#9c755f",
 }
 PANELS = {"error": "one image", "error of a batch": "a batch of 128"}
-SIDE, HIGH, LEFT, TOP, GAP = 400, 340, 56, 56, 60
-# Of the errors shown; smaller ones stand at the left edge, larger ones at the right.
-LOW, UP = 1e-3, 10.0
-DECIBELS = (8.0, 42.0)
+# The setting by which the paper varies each defence.
+STRENGTHS = ("epsilon", "magnitude", "bits", "rate")
+# Range of the error axis; values outside it are drawn at its ends.
+MIN_ERROR, MAX_ERROR = 1e-3, 10.0
+TITLE = "Reconstruction by a tuned InvertingGrad against the error of the uploaded gradient"
 
-Shape = Box | Line | Words
+
+def varies_strength_only(defense: str) -> bool:
+    """Whether `NAME:setting=value` sets nothing but the strength that the paper varies."""
+    settings = defense.partition(":")[2]
+    return not settings or ("," not in settings and settings.partition("=")[0] in STRENGTHS)
 
 
-def main() -> None:
+def draw_panel(axes: Any, rows: list[dict[str, Any]], key: str, label: str) -> None:
+    """Draw one panel: PSNR over the gradient error `key`, on a logarithmic axis."""
+    guess = float(rows[0]["blind_psnr"])
+    axes.axhline(guess, color="#5b5e63", linewidth=1)
+    axes.annotate("blind guess", (MIN_ERROR, guess), (4, 4), textcoords="offset points", color="#5b5e63")
+    for name, colour in COLOURS.items():
+        points = sorted(
+            (min(max(float(row[key]), MIN_ERROR), MAX_ERROR), float(row["psnr"]))
+            for row in rows
+            if row["defense"].partition(":")[0] == name
+        )
+        size = 9 if len(points) == 1 else 5  # a single point has no line that draws attention to it
+        axes.plot(*zip(*points, strict=True), color=colour, marker="s", markersize=size, label=name)
+    axes.set(xscale="log", xlim=(0.9 * MIN_ERROR, 1.1 * MAX_ERROR), ylim=(8, 42))
+    axes.set(xlabel=f"relative gradient error, {label}", ylabel="PSNR of the reconstruction, dB")
+    axes.grid(color="#d8d5cc", linewidth=0.7)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("rows", type=Path)
+    parser.add_argument("rows", type=Path, help="the rows of defense_table.py, a .jsonl file")
     parser.add_argument("out", type=Path, help="a .png file")
-    options = parser.parse_args()
-    rows = [json.loads(line) for line in options.rows.read_text().splitlines()]
-    # A defence's points are one line: those of a second form of it are left to the table.
-    rows = [row for row in rows if not row["defense"].endswith("clip=none")]
-    shapes: list[Shape] = []
-    for place, (key, told) in enumerate(PANELS.items()):
-        shapes += panel(rows, key, told, LEFT + place * (SIDE + GAP))
-    shapes += legend(TOP + HIGH + 56)
-    width, height = LEFT + 2 * SIDE + GAP + 24, TOP + HIGH + 80
-    title = "What a tuned InvertingGrad rebuilds, against what a defence does to the gradient"
-    shapes.append(Words(LEFT, 24, title, INK, 15))
-    options.out.write_bytes(Drawing(width, height, title, shapes).png())
+    options = parser.parse_args(argv)
+    from matplotlib.figure import Figure
 
-
-def panel(rows: list[dict[str, object]], key: str, told: str, left: float) -> list[Shape]:
-    """One plot: the error on a logarithmic axis, PSNR on the other."""
-
-    def across(error: float) -> float:
-        share = math.log(min(max(error, LOW), UP) / LOW) / math.log(UP / LOW)
-        return left + share * SIDE
-
-    def down(decibels: float) -> float:
-        return TOP + (DECIBELS[1] - decibels) / (DECIBELS[1] - DECIBELS[0]) * HIGH
-
-    shapes: list[Shape] = []
-    for power in range(-3, 2):
-        x = across(10.0**power)
-        shapes += [
-            Line(x, TOP, x, TOP + HIGH, RULE),
-            Words(x, TOP + HIGH + 16, f"{10.0**power:g}", MUTED, 11, "middle"),
-        ]
-    for level in range(10, 45, 5):
-        shapes += [
-            Line(left, down(level), left + SIDE, down(level), RULE),
-            Words(left - 6, down(level) + 4, str(level), MUTED, 11, "end"),
-        ]
-    blind = down(float(str(rows[0]["blind_psnr"])))
-    shapes += [
-        Line(left, blind, left + SIDE, blind, MUTED),
-        Words(left + 4, blind - 4, "blind guess", MUTED, 11),
-        Words(left + SIDE / 2, TOP + HIGH + 32, f"relative gradient error, {told}", INK, 12, "middle"),
-        Words(left, TOP - 8, "PSNR of the reconstruction, dB", INK, 12),
-    ]
-    for name, colour in COLOURS.items():
-        points = sorted(
-            (across(float(str(row[key]))), down(float(str(row["psnr"]))), str(row["defense"]))
-            for row in rows
-            if str(row["defense"]).partition(":")[0] == name
-        )
-        shapes += [Line(*one[:2], *other[:2], colour) for one, other in pairwise(points)]
-        size = 10 if len(points) == 1 else 6
-        shapes += [Box(x - size / 2, y - size / 2, size, size, colour, told) for x, y, told in points]
-    return shapes
-
-
-def legend(top: float) -> list[Shape]:
-    """A box and a name for each defence."""
-    shapes: list[Shape] = []
-    for place, (name, colour) in enumerate(COLOURS.items()):
-        x = LEFT + place * 120
-        shapes += [Box(x, top, 10, 10, colour), Words(x + 16, top + 10, name, INK, 12)]
-    return shapes
+    rows = [json.loads(line) for line in options.rows.read_text(encoding="utf-8").splitlines()]
+    # A defence is one line over its strength: its other forms are left to the tables.
+    rows = [row for row in rows if varies_strength_only(row["defense"])]
+    figure = Figure(figsize=(10, 5), dpi=160, layout="constrained")
+    figure.suptitle(TITLE)
+    for axes, (key, label) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
+        draw_panel(axes, rows, key, label)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(COLOURS), frameon=False)
+    figure.savefig(options.out)
 
 
 if __name__ == "__main__":

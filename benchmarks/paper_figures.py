@@ -1,13 +1,18 @@
-"""How near each reading of the paper comes to its own figures: CIFAR-10, LeNet at the start.
+"""Figures of the paper under each reading of its equations: CIFAR-10, LeNet at initialisation.
 
-    python benchmarks/paper_figures.py --data FOLDER [--images 1000] [--part readings convergence say]
+    python benchmarks/paper_figures.py --data FOLDER [--images 1000] [--part readings convergence batch say]
+        [--only letter "descent 10"]
 
-The paper: MSE(x*, x) 0.0839 and D(x*) − D(x) 0.6258 (appendix), convergence within 10 iterations and flat
-after 20 (its gradient-trend figure), and an image that still shows the original where α = 0.
+The paper reports MSE(x*, x) 0.0839 and D(x*) − D(x) 0.6258 (appendix), convergence within 10 iterations and
+no change after 20 (gradient-trend figure), and an image that still shows the original at α = 0. `readings`
+compares readings of the equations, `convergence` numbers of iterations, `batch` step sizes on a batch of
+128, and `say` the influence of each setting of `Refiner()`. Feeds docs/results/paper.jsonl, which
+docs/interpretations.md shows.
 """
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,16 +22,17 @@ from torch import Tensor
 
 from federated import pixels
 from refiner.core import Task
-from refiner.data import load_dataset
+from refiner.data import load_data
 from refiner.defenses import NoDefense, Refiner
 from refiner.evaluation import EvaluationNetwork
-from refiner.models import build
+from refiner.models import make_model
 
 PAPER = Refiner.paper(epsilon=None)
 READINGS = {
     "letter: raw weights, descent 1": PAPER,
     "clamped to 0..1": replace(PAPER, clamp=True),
-    "weight not squared (sentence)": replace(PAPER, element_power=0.5),
+    # UM with the weight itself instead of its square: the root of |g·θ|, and of τ.
+    "weight not squared (sentence)": replace(PAPER, element_power=0.5, tau=PAPER.tau**0.5),
     "relative UM": replace(PAPER, relative=True),
     "relative UM, step 0.1": replace(PAPER, relative=True, step=0.1),
     "descent 3": replace(PAPER, step=3.0),
@@ -35,16 +41,20 @@ READINGS = {
     "Adam 0.05, relative": replace(PAPER, solver="adam", step=0.05, relative=True),
     "conjugate, relative": replace(PAPER, solver="conjugate", relative=True),
     "letter, α 0": replace(PAPER, alpha=0.0),
+    "letter, α 0, descent 10": replace(PAPER, alpha=0.0, step=10.0),
+    "letter, α 0, descent 10, ι 30": replace(PAPER, alpha=0.0, step=10.0, iterations=30),
     "letter, α 0.7": replace(PAPER, alpha=0.7),
     "default": Refiner(),
 }
 
 
-def row(task: Task, defense: Refiner, x: Tensor, y: Tensor) -> dict[str, float]:
-    """Robust data and uploads of this defence, in means over the victims."""
+def measure(task: Task, defense: Refiner, x: Tensor, y: Tensor) -> dict[str, float]:
+    """Robust data and uploads of this defence, as means over the victims."""
     network = EvaluationNetwork.bundled(x.device)
     real = NoDefense().protect(task, x, y).flat()
-    robust, update = defense.refine(task, x, y, seed=0)
+    result = defense.protection(task, x, y, seed=0)
+    assert result.robust is not None
+    robust, update = result.robust, result.update
     distance = (update.flat() - real).norm(dim=1)
     noise = network.score(robust.flatten(0, 1)).mean() - network.score(x.flatten(0, 1)).mean()
     return {
@@ -57,39 +67,59 @@ def row(task: Task, defense: Refiner, x: Tensor, y: Tensor) -> dict[str, float]:
     }
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--images", type=int, default=1000)
-    parser.add_argument("--part", nargs="+", default=["readings", "convergence", "say"])
-    options = parser.parse_args()
+    parser.add_argument("--part", nargs="+", default=["readings", "convergence", "batch", "say"])
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", help="only rows whose name starts with one of these"
+    )
+    options = parser.parse_args(argv)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    images, labels = load_dataset("cifar10", "train", options.data)
-    pick = slice(40_000, 40_000 + options.images)
-    single = pixels(images[pick], device)[:, None], labels[pick, None].to(device)
+    cifar10 = load_data("cifar10", "train", root=options.data)
+    images, labels = cifar10.images, cifar10.labels
+    victims = slice(40_000, 40_000 + options.images)
+    single = pixels(images[victims], device)[:, None], labels[victims, None].to(device)
     batch = single[0][:128].transpose(0, 1), single[1][:128].transpose(0, 1)
     torch.manual_seed(0)
-    task = Task(build("lenet").to(device), example=single[0][0])
+    task = Task(make_model("lenet").to(device), example=single[0][0])
 
-    def note(part: str, name: str, defense: Refiner, data: tuple[Tensor, Tensor]) -> None:
+    def record_row(part: str, name: str, defense: Refiner, data: tuple[Tensor, Tensor]) -> None:
+        if options.only and not name.startswith(tuple(options.only)):
+            return
         size = data[0].shape[1]
         print(
             json.dumps(
-                {"part": part, "B": size, "name": name} | row(task, replace(defense, chunk=250), *data)
+                {"part": part, "B": size, "name": name} | measure(task, replace(defense, chunk=250), *data)
             ),
             flush=True,
         )
 
     if "readings" in options.part:
         for name, defense in READINGS.items():
-            note("readings", name, defense, single)
+            record_row("readings", name, defense, single)
     if "convergence" in options.part:
-        few = single[0][:200], single[1][:200]
+        first_200 = single[0][:200], single[1][:200]
         for name, defense in (("letter", PAPER), ("default, no floor", Refiner(floor=0.0))):
             for iterations in (0, 1, 2, 3, 5, 7, 10, 15, 20, 30):
-                note("convergence", f"{name}, ι {iterations}", replace(defense, iterations=iterations), few)
+                record_row(
+                    "convergence",
+                    f"{name}, ι {iterations}",
+                    replace(defense, iterations=iterations),
+                    first_200,
+                )
+    if "batch" in options.part:
+        # PM is the mean of D over the batch, so a fixed step changes each sample B times less.
+        steps: dict[str, dict[str, Any]] = {
+            "letter, ι 0": {"iterations": 0},
+            "letter": {},
+            "letter, step B": {"step": float(batch[0].shape[1])},
+        }
+        for name, change in steps.items():
+            record_row("batch", name, replace(PAPER, **change), batch)
     if "say" in options.part:
         changes: dict[str, dict[str, Any]] = {
             "default": {},
@@ -102,7 +132,7 @@ def main() -> None:
             "UM off (no steps)": {"iterations": 0},
         }
         for name, change in changes.items():
-            note("say", name, replace(Refiner(), **change), batch)
+            record_row("say", name, replace(Refiner(), **change), batch)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""Secure aggregation over Flower: seconds of a round, of a client and of the server, beside plain ones.
+"""Cost of secure aggregation over Flower: seconds of a round, a client and the server, secure and plain.
 
     python benchmarks/secure_flower.py [--models lenet resnet10] [--clients 3] [--rounds 2] [--out FILE]
 
-A SuperLink and a SuperNode for each client, as processes on this machine's loopback, on the bundled sample. A
-client's time is that of its app from message to answer, summed over a round's steps: on the clock, and of
-the processor, which other jobs change less. What Flower and the start of a process take is in the seconds of
-the whole round alone. A client trains in step `mask`, and one of plain aggregation does nothing else.
+A SuperLink and a SuperNode for each client run as processes on the loopback interface, on the bundled
+sample. A client's time is that of its app from message to reply, summed over the steps of a round:
+wall-clock time, and processor time, which depends less on other jobs. The start of processes and Flower
+itself count only in the seconds of the whole round. A client trains in the step `mask`; with plain
+aggregation it does nothing else. Feeds docs/results/secure-flower.jsonl, which docs/secure-aggregation.md
+shows.
 """
 
 import argparse
@@ -16,32 +18,34 @@ import shutil
 import statistics
 import tempfile
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from refiner.federation import Experiment, Keeping, Training
+from refiner.federation import CheckpointConfig, Experiment, FederatedSettings
 from refiner.federation.flower.deployment import Deployment
-from refiner.federation.flower.study import (
-    follow,
-    rules_of,
+from refiner.federation.flower.engine import (
+    follow_run,
+    run_config_for,
     write_app,
     write_clients,
     write_identities,
-    write_study,
+    write_server_settings,
 )
-from refiner.models import NAMES, build
+from refiner.models import MODELS, make_model
+from rows import append_rows
 
 TIMED = """
 import json, time
 from refiner.federation.flower.client import client_app
-from refiner.federation.flower.client_secrets import folder_of
+from refiner.federation.flower.client_secrets import client_folder
 
 def timed(message, context, call_next):
     began, used = time.perf_counter(), time.process_time()
     reply = call_next(message, context)
     spent = {"seconds": time.perf_counter() - began, "cpu": time.process_time() - used}
     step = message.content["ask"]["step"] if "ask" in message.content else "plain"
-    with (folder_of(context) / "times.jsonl").open("a") as file:
+    with (client_folder(context) / "times.jsonl").open("a") as file:
         file.write(json.dumps({"round": message.metadata.group_id, "step": step, **spent}) + "\\n")
     return reply
 
@@ -49,75 +53,77 @@ app = client_app(mods=[timed])
 """
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
+def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def measure(
-    deployment: Deployment, homes: list[Path], experiment: Experiment, aggregation: str, folder: Path
+    deployment: Deployment, client_folders: list[Path], experiment: Experiment, aggregation: str, folder: Path
 ) -> dict[str, Any]:
-    """A training on the nodes: medians over its rounds."""
-    write_study(experiment, folder)
-    write_clients(experiment, homes, aggregation=aggregation)
+    """Run one training on the nodes; returns the medians over its rounds."""
+    write_server_settings(experiment, folder)
+    write_clients(experiment, client_folders, aggregation=aggregation)
     if aggregation != "plain":
-        write_identities(homes, folder)
-    for home in homes:
-        (home / "times.jsonl").unlink(missing_ok=True)
+        write_identities(client_folders, folder)
+    for client_folder in client_folders:
+        (client_folder / "times.jsonl").unlink(missing_ok=True)
     app = folder / "app"
-    write_app(app, rules_of(experiment, folder, aggregation=aggregation), client="timed:app")
+    write_app(app, run_config_for(experiment, folder, aggregation=aggregation), client="timed:app")
     (app / "timed.py").write_text(TIMED)
-    follow(deployment, deployment.submit(app), folder, Keeping(folder))
+    follow_run(deployment, deployment.submit(app), folder, CheckpointConfig(folder))
     steps: defaultdict[str, list[float]] = defaultdict(list)
     rounds: defaultdict[str, float] = defaultdict(float)
-    processor: defaultdict[str, float] = defaultdict(float)
-    for home in homes:
-        for line in lines(home / "times.jsonl"):
+    cpu_seconds: defaultdict[str, float] = defaultdict(float)
+    for client_folder in client_folders:
+        for line in read_lines(client_folder / "times.jsonl"):
             steps[line["step"]].append(line["cpu"])
-            if line["step"] != "introduce":  # once a training
-                rounds[line["round"]] += line["seconds"] / len(homes)
-                processor[line["round"]] += line["cpu"] / len(homes)
-    told = lines(folder / "rounds.jsonl")
+            if line["step"] != "introduce":  # once per training
+                rounds[line["round"]] += line["seconds"] / len(client_folders)
+                cpu_seconds[line["round"]] += line["cpu"] / len(client_folders)
+    round_lines = read_lines(folder / "rounds.jsonl")
     return {
-        "round_s": statistics.median(line["seconds"] for line in told),
+        "round_s": statistics.median(line["seconds"] for line in round_lines),
         "client_s": statistics.median(rounds.values()),
-        "client_cpu_s": statistics.median(processor.values()),
-        "client_steps_cpu_s": {step: statistics.median(each) for step, each in steps.items()},
-        "server_s": statistics.median(line.get("aggregation_seconds", 0.0) for line in told),
+        "client_cpu_s": statistics.median(cpu_seconds.values()),
+        "client_steps_cpu_s": {step: statistics.median(seconds) for step, seconds in steps.items()},
+        "server_s": statistics.median(line.get("aggregation_seconds", 0.0) for line in round_lines),
     }
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", nargs="+", default=["lenet", "resnet10"], choices=NAMES)
+    parser.add_argument("--models", nargs="+", default=["lenet", "resnet10"], choices=MODELS)
     parser.add_argument("--clients", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--out", type=Path, help="a JSON file for all of it")
-    given = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="a .jsonl file to append the rows to")
+    options = parser.parse_args(argv)
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     print(
-        f"{machine}; {given.clients} clients, batch {given.batch}, median of {given.rounds} rounds",
+        f"{machine}; {options.clients} clients, batch {options.batch}, median of {options.rounds} rounds",
         flush=True,
     )
     rows = []
-    work = Path(tempfile.mkdtemp(prefix="refiner-"))
-    homes = [work / f"client-{client}" for client in range(given.clients)]
+    work_folder = Path(tempfile.mkdtemp(prefix="refiner-"))
+    client_folders = [work_folder / f"client-{client}" for client in range(options.clients)]
     try:
-        with Deployment(work / "deployment", environment={"OMP_NUM_THREADS": "1"}) as deployment:
-            for home in homes:
-                home.mkdir(mode=0o700)
-                deployment.add_node(home)
-            for model in given.models:
-                training = Training(rounds=given.rounds, clients=given.clients, batch=given.batch, lr=0.01)
-                experiment = Experiment(data="sample", model=model, training=training)
-                size = sum(parameter.numel() for parameter in build(model).parameters())
+        with Deployment(work_folder / "deployment", environment={"OMP_NUM_THREADS": "1"}) as deployment:
+            for client_folder in client_folders:
+                client_folder.mkdir(mode=0o700)
+                deployment.add_node(client_folder)
+            for model in options.models:
+                settings = FederatedSettings(
+                    rounds=options.rounds, clients=options.clients, batch=options.batch, lr=0.01
+                )
+                experiment = Experiment(data="sample", model=model, training=settings)
+                size = sum(parameter.numel() for parameter in make_model(model).parameters())
                 for aggregation in ("plain", "secure"):
-                    folder = work / f"{model}-{aggregation}"
-                    row = measure(deployment, homes, experiment, aggregation, folder)
-                    about = {"model": model, "parameters": size, "aggregation": aggregation}
-                    rows.append(about | row | {"load_average": os.getloadavg()[0]})
+                    folder = work_folder / f"{model}-{aggregation}"
+                    row = measure(deployment, client_folders, experiment, aggregation, folder)
+                    description = {"model": model, "parameters": size, "aggregation": aggregation}
+                    rows.append(description | row | {"load_average": os.getloadavg()[0]})
                     print(
                         f"{model:9} {aggregation:6}: a round {row['round_s']:.1f} s; a client "
                         f"{row['client_s']:.2f} s ({row['client_cpu_s']:.2f} of a processor), the server "
@@ -126,11 +132,10 @@ def main() -> None:
                         flush=True,
                     )
     finally:
-        shutil.rmtree(work, ignore_errors=True)
-    if given.out:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        about = {"machine": machine, "clients": given.clients, "batch": given.batch, "rounds": given.rounds}
-        given.out.write_text(json.dumps(about | {"trainings": rows}, indent=1) + "\n", encoding="utf-8")
+        shutil.rmtree(work_folder, ignore_errors=True)
+    if options.out:
+        shared = {"clients": options.clients, "batch": options.batch, "rounds": options.rounds}
+        append_rows(options.out, rows, device=machine, **shared)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
-"""The search for a solver: for each variant, what it shows at B = 1 and what it costs in training.
+"""Comparison of solvers for Refiner: for each variant, its leakage at B = 1 and its accuracy in training.
 
     python benchmarks/solver_search.py --data FOLDER --out FOLDER [--stages look attack train] [--variants …]
 
-Victims are CIFAR-10 training images 40,000 …; the attacker's total-variation weight is chosen on 41,000 ….
-With `--after` the model has had so many undefended rounds of one client × 128 before it is looked at and
-attacked.
+Stage `look` reports gradient distances and noise ratios, `attack` the PSNR of InvertingGrad, `train` the
+accuracy. Victims are CIFAR-10 training images from 40,000 on; the attacker's total-variation weight is
+chosen on images from 41,000 on. With `--after` the model is first trained for this many undefended rounds
+of one client × 128. Feeds docs/results/solver.jsonl, which docs/results/solver.md shows.
 """
 
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,16 +22,17 @@ from torch import Tensor
 from federated import pixels, train
 from inverting import blind_guesses, invert, psnr
 from refiner.core import Task, gradients
-from refiner.data import load_dataset
+from refiner.data import load_data
 from refiner.defenses import Defense, NoDefense, Refiner
 from refiner.evaluation import EvaluationNetwork
-from refiner.models import build
+from refiner.models import make_model
+from rows import append_rows
 
 TV = [1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0]
 LETTER = Refiner.paper(epsilon=None)
-# The letter's start and noise with other searches: β has a say there.
+# The start and noise of the paper with another solver; here β has an influence.
 BLEND = replace(LETTER, solver="secant", relative=True, element_power=0.0)
-STRAIGHT = Refiner(upload="straight", floor=0.43, remember=50_000)
+STRAIGHT = Refiner(upload="straight", floor=0.43, memory_size=50_000)
 VARIANTS: dict[str, Defense] = {
     "none": NoDefense(),
     "paper, no ε": LETTER,
@@ -45,7 +47,7 @@ VARIANTS: dict[str, Defense] = {
     "paper, secant, β 0.1": replace(BLEND, beta=0.1),
     "paper, secant, β 10": replace(BLEND, beta=10.0),
     "default": Refiner(),
-    "default, warm": Refiner(warm_start=True, remember=50_000),
+    "default, warm": Refiner(warm_start=True, memory_size=50_000),
     "default, ε 0.1": Refiner(epsilon=0.1),
     "default, sample": Refiner(granularity="sample"),
     "default, τ 1": Refiner(tau=1.0),
@@ -79,23 +81,23 @@ VARIANTS: dict[str, Defense] = {
 
 
 def advance(task: Task, x: Tensor, y: Tensor, rounds: int, rate: float, seed: int) -> None:
-    """Train the model of `task` for so many undefended rounds of 128 images."""
-    draws = torch.Generator(x.device).manual_seed(seed)
+    """Train the model of `task` for this many undefended rounds of 128 images."""
+    generator = torch.Generator(x.device).manual_seed(seed)
     for _ in range(rounds):
-        rows = torch.randint(len(x), (128,), generator=draws, device=x.device)
+        rows = torch.randint(len(x), (128,), generator=generator, device=x.device)
         step = gradients(task, x[rows][None], y[rows][None])
         with torch.no_grad():
-            for name, slope in step.items():
-                task.model.get_parameter(name).sub_(rate * slope[0])
+            for name, grad in step.items():
+                task.model.get_parameter(name).sub_(rate * grad[0])
 
 
 def distances(task: Task, defense: Defense, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The real gradients, what is uploaded instead, and how far apart they are."""
+    """The real gradients, the uploads, and the distances between them."""
     real, upload = (d.protect(task, x, y, seed=0).flat() for d in (NoDefense(), defense))
     return real, upload, (upload - real).norm(dim=1)
 
 
-def look(task: Task, defense: Defense, x: Tensor, y: Tensor) -> dict[str, float]:
+def measure(task: Task, defense: Defense, x: Tensor, y: Tensor) -> dict[str, float]:
     """Robust data and uploads of single images at this model state: distances and noise ratios."""
     real, upload, distance = distances(task, defense, x, y)
     relative = distance / real.norm(dim=1)
@@ -106,10 +108,10 @@ def look(task: Task, defense: Defense, x: Tensor, y: Tensor) -> dict[str, float]
         "cosine": float(torch.cosine_similarity(upload, real).mean()),
     }
     if not getattr(defense, "random_sign", False):
-        whole, _, apart = distances(task, defense, x[None, :128, 0], y[None, :128, 0])
-        row["relative distance of a batch"] = float(apart[0] / whole.norm())
-    if isinstance(defense, Refiner):
-        robust, _ = defense.refine(task, x, y, seed=0)
+        batch_gradient, _, batch_distance = distances(task, defense, x[None, :128, 0], y[None, :128, 0])
+        row["relative distance of a batch"] = float(batch_distance[0] / batch_gradient.norm())
+    robust = defense.protection(task, x, y, seed=0).robust
+    if robust is not None:
         network = EvaluationNetwork.bundled(x.device)
         row["MSE(x*, x)"] = float((robust - x).square().mean())
         row["D(x*)"] = float(network.score(robust.flatten(0, 1)).mean())
@@ -117,10 +119,14 @@ def look(task: Task, defense: Defense, x: Tensor, y: Tensor) -> dict[str, float]
     return row
 
 
-def uploads(task: Task, defense: Defense, x: Tensor, y: Tensor, count: int, kept: bool) -> Tensor:
+def mean_upload(task: Task, defense: Defense, x: Tensor, y: Tensor, count: int, same_key: bool) -> Tensor:
     """The mean of `count` uploads of every victim at one model state, with one key or a new one for each."""
-    flats = [defense.protect(task, x, y, seed=None if kept else number).flat() for number in range(count)]
-    return torch.stack(flats).mean(0)
+    state = defense.init_state()
+    gradients_sent = [
+        defense.protect(task, x, y, seed=None if same_key else number, state=state).flat()
+        for number in range(count)
+    ]
+    return torch.stack(gradients_sent).mean(0)
 
 
 def attack(
@@ -133,21 +139,25 @@ def attack(
     weights: list[float],
     steps: int,
 ) -> dict[str, dict[str, Any]]:
-    """PSNR of every variant on all but the first `tune` victims, on which its TV weight is chosen."""
+    """PSNR of every variant; its TV weight is chosen on the first `tune` victims, which are not scored."""
     names, count = list(observed), len(weights)
     grid = torch.tensor(weights, device=truth.device)
     tuning = torch.cat([observed[n][:tune].repeat_interleave(count, 0) for n in names])
     y = labels[:tune].repeat_interleave(count, 0).repeat(len(names), 1)
-    rebuilt = invert(task, tuning, y, grid.repeat(len(tuning) // count), steps=steps)
+    reconstruction = invert(task, tuning, y, grid.repeat(len(tuning) // count), steps=steps)
     target = truth[:tune].repeat_interleave(count, 0).repeat(len(names), 1, 1, 1, 1)
-    scores = psnr(rebuilt, target).view(len(names), tune, count).mean(1)
+    scores = psnr(reconstruction, target).view(len(names), tune, count).mean(1)
     best = grid[scores.argmax(1)]
-    rest = torch.cat([observed[n][tune:] for n in names])
+    victim_uploads = torch.cat([observed[n][tune:] for n in names])
     victims = len(truth) - tune
-    rebuilt = invert(
-        task, rest, labels[tune:].repeat(len(names), 1), best.repeat_interleave(victims), steps=steps
+    reconstruction = invert(
+        task,
+        victim_uploads,
+        labels[tune:].repeat(len(names), 1),
+        best.repeat_interleave(victims),
+        steps=steps,
     )
-    values = psnr(rebuilt, truth[tune:].repeat(len(names), 1, 1, 1, 1)).view(len(names), victims)
+    values = psnr(reconstruction, truth[tune:].repeat(len(names), 1, 1, 1, 1)).view(len(names), victims)
     return {
         n: {
             "each": values[i],
@@ -161,36 +171,36 @@ def attack(
     }
 
 
-def by_sign(each: Tensor, turned: Tensor) -> dict[str, float]:
-    """PSNR of victims whose error has kept its sign, and of those whose error was turned."""
-    return {"PSNR, kept": float(each[~turned].mean()), "PSNR, turned": float(each[turned].mean())}
+def by_sign(each: Tensor, flipped: Tensor) -> dict[str, float]:
+    """PSNR of the victims whose error kept its sign, and of those whose error was flipped."""
+    return {"PSNR, kept": float(each[~flipped].mean()), "PSNR, turned": float(each[flipped].mean())}
 
 
-def attacked(
-    options: argparse.Namespace, task: Task, chosen: dict[str, Defense], images: Tensor, labels: Tensor
+def attack_rows(
+    options: argparse.Namespace, task: Task, variants: dict[str, Defense], images: Tensor, labels: Tensor
 ) -> Iterator[dict[str, object]]:
-    """A row for each variant, and before them the blind guesses."""
+    """Yield a row with the blind guesses, then one for each variant."""
     device = str(next(task.model.parameters()).device)
-    pick = [*range(41_000, 41_000 + options.tune), *range(40_000, 40_000 + options.victims)]
-    x, y = pixels(images[pick], device)[:, None], labels[pick, None].to(device)
+    indices = [*range(41_000, 41_000 + options.tune), *range(40_000, 40_000 + options.victims)]
+    x, y = pixels(images[indices], device)[:, None], labels[indices, None].to(device)
     yield {"stage": "blind", **blind_guesses(x[options.tune :], pixels(images[:10_000], device)[:, None])}
-    observed = {name: d.protect(task, x, y, seed=1).flat() for name, d in chosen.items()}
+    observed = {name: d.protect(task, x, y, seed=1).flat() for name, d in variants.items()}
     for count in options.repeats:
-        for name, d in chosen.items():
-            observed[f"{name}, {count} uploads, new keys"] = uploads(task, d, x, y, count, kept=False)
-            observed[f"{name}, {count} uploads, one key"] = uploads(task, d, x, y, count, kept=True)
-    told = {"tune": options.tune, "weights": options.weights, "steps": options.steps}
-    for name, row in attack(task, observed, y, x, **told).items():
-        each, defense, signs = row.pop("each"), chosen.get(name), {}
+        for name, d in variants.items():
+            observed[f"{name}, {count} uploads, new keys"] = mean_upload(task, d, x, y, count, same_key=False)
+            observed[f"{name}, {count} uploads, one key"] = mean_upload(task, d, x, y, count, same_key=True)
+    settings = {"tune": options.tune, "weights": options.weights, "steps": options.steps}
+    for name, row in attack(task, observed, y, x, **settings).items():
+        each, defense, sign_scores = row.pop("each"), variants.get(name), {}
         if isinstance(defense, Refiner) and defense.random_sign:
             real = NoDefense().protect(task, x, y).flat()
-            same = replace(defense, random_sign=False).protect(task, x, y, seed=1).flat()
-            turned = ((observed[name] - real) * (same - real)).sum(1) < 0
-            signs = by_sign(each, turned[options.tune :])
-        yield {"stage": "attack", "variant": name, "after": options.after, **row, **signs}
+            unsigned = replace(defense, random_sign=False).protect(task, x, y, seed=1).flat()
+            flipped = ((observed[name] - real) * (unsigned - real)).sum(1) < 0
+            sign_scores = by_sign(each, flipped[options.tune :])
+        yield {"stage": "attack", "variant": name, "after": options.after, **row, **sign_scores}
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -200,7 +210,9 @@ def main() -> None:
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
     parser.add_argument("--victims", type=int, default=200)
     parser.add_argument("--tune", type=int, default=24)
-    parser.add_argument("--weights", type=float, nargs="+", default=TV, help="of total variation")
+    parser.add_argument(
+        "--weights", type=float, nargs="+", default=TV, help="weights of total variation to choose from"
+    )
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--repeats", type=int, nargs="*", default=[])
     parser.add_argument("--after", type=int, default=0, metavar="ROUNDS")
@@ -208,42 +220,48 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=1)
     parser.add_argument("--rate", type=float, default=0.02)
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.backends.cudnn.benchmark = True
     options.out.mkdir(parents=True, exist_ok=True)
-    log = (options.out / "search.jsonl").open("a")
 
-    def note(**row: object) -> None:
+    def record_row(**row: object) -> None:
         print(json.dumps(row, ensure_ascii=False), flush=True)
-        print(json.dumps(row, ensure_ascii=False), file=log, flush=True)
+        append_rows(options.out / "solver.jsonl", [row], seed=options.seed)
 
-    images, labels = load_dataset("cifar10", "train", options.data)
-    chosen = {name: VARIANTS[name] for name in options.variants}
+    cifar10 = load_data("cifar10", "train", root=options.data)
+    images, labels = cifar10.images, cifar10.labels
+    variants = {name: VARIANTS[name] for name in options.variants}
     torch.manual_seed(options.seed)
-    task = Task(build("lenet").to(device), example=pixels(images[:2], device))
+    task = Task(make_model("lenet").to(device), example=pixels(images[:2], device))
     if options.after:
         advance(task, pixels(images, device), labels.to(device), options.after, options.rate, options.seed)
-    began = time.perf_counter()
+    start = time.perf_counter()
     if "look" in options.stages:
         x, y = pixels(images[40_000:41_000], device)[:, None], labels[40_000:41_000, None].to(device)
-        for name, defense in chosen.items():
-            note(stage="look", variant=name, after=options.after, **look(task, defense, x, y))
+        for name, defense in variants.items():
+            record_row(stage="look", variant=name, after=options.after, **measure(task, defense, x, y))
     if "attack" in options.stages:
-        for row in attacked(options, task, chosen, images, labels):
-            note(**row)
-        note(stage="time", seconds=round(time.perf_counter() - began))
+        for row in attack_rows(options, task, variants, images, labels):
+            record_row(**row)
+        record_row(stage="time", seconds=round(time.perf_counter() - start))
     if "train" in options.stages:
-        tested = load_dataset("cifar10", "test", options.data)
-        data = (pixels(images, device), labels.to(device), pixels(tested[0], device), tested[1].to(device))
-        told = {"clients": options.clients, "rounds": options.rounds, "rate": options.rate}
-        for name, defense in chosen.items():
-            began = time.perf_counter()
+        cifar10_test = load_data("cifar10", "test", root=options.data)
+        test_data = cifar10_test.images, cifar10_test.labels
+        data = (
+            pixels(images, device),
+            labels.to(device),
+            pixels(test_data[0], device),
+            test_data[1].to(device),
+        )
+        settings = {"clients": options.clients, "rounds": options.rounds, "rate": options.rate}
+        for name, defense in variants.items():
+            start = time.perf_counter()
             curve = train(
-                defense, data, seed=options.seed, label=name, kept=not name.endswith("fresh"), **told
+                defense, data, seed=options.seed, label=name, kept=not name.endswith("fresh"), **settings
             )
-            spent = round(time.perf_counter() - began)
-            note(stage="train", variant=name, curve=curve, seconds=spent, **told)
+            duration = round(time.perf_counter() - start)
+            record_row(stage="train", variant=name, curve=curve, seconds=duration, **settings)
 
 
 if __name__ == "__main__":

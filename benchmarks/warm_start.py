@@ -1,31 +1,32 @@
-"""What a warm start costs in privacy: a client's uploads of single images after passes in batches.
+"""Privacy cost of Refiner's warm start: uploads of single images after several passes in batches.
 
     python benchmarks/warm_start.py --data FOLDER [--images 64] [--batch 32] [--passes 0 5 25]
 
-The model is the initial one throughout. A client goes through its images in batches, again and again; then
-it uploads the first eight of them one by one. With a warm start each search begins where the last one ended,
-and a batch is matched as one: its samples' own gradients come nearer each time. Distance: of such an upload
-to the real gradient, relative to it. PSNR: of InvertingGrad (`inverting.py`), for each weight of total
-variation, none chosen.
+The model stays at initialisation. A client repeatedly goes through its images in batches and then uploads
+the first eight one by one. With a warm start each search begins where the last one ended, and a batch is
+matched as a whole, so the gradients of its samples come closer to the real ones each time. Reports the
+relative distance of such an upload to the real gradient, and the PSNR of InvertingGrad for each weight of
+total variation, without choosing one. Feeds the section on the warm start of docs/results/solver.md.
 """
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from inverting import invert
 from refiner.core import Task
-from refiner.data import load_dataset
+from refiner.data import load_data
 from refiner.defenses import NoDefense, Refiner
 from refiner.metrics import psnr
-from refiner.models import build
+from refiner.models import make_model
 
 SINGLE = 8
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -36,41 +37,62 @@ def main() -> None:
     parser.add_argument("--weights", type=float, nargs="+", default=[0.1, 0.3, 1.0])
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    images, labels = load_dataset("cifar10", "train", options.data)
+    cifar10 = load_data("cifar10", "train", root=options.data)
+    images, labels = cifar10.images, cifar10.labels
     rows = slice(40_000, 40_000 + options.images)
     x, y = images[rows].to(device).float().div(255), labels[rows].to(device)
     ids = torch.arange(options.images, device=device)
     torch.manual_seed(options.seed)
-    task = Task(build("lenet").to(device), example=x[:1])
+    task = Task(make_model("lenet").to(device), example=x[:1])
     single = x[:SINGLE, None], y[:SINGLE, None]
     real = NoDefense().protect(task, *single).flat()
-    seen = {}
+    uploads_by_case = {}
     for warm in (True, False):
-        client = Refiner(warm_start=warm, secret=bytes(32), remember=options.images)
-        order = torch.Generator().manual_seed(options.seed)
-        for done in range(max(options.passes) + 1):
-            if done in options.passes:
-                before = {name: t.clone() for name, t in client.state().items()}
-                seen[warm, done] = client.protect(task, *single, ids=ids[:SINGLE, None]).flat()
+        client = Refiner(warm_start=warm, secret=bytes(32), memory_size=options.images)
+        state = client.init_state()
+        generator = torch.Generator().manual_seed(options.seed)
+        for passes in range(max(options.passes) + 1):
+            if passes in options.passes:
+                saved = {name: t.clone() for name, t in state.state_dict().items()}
+                uploads_by_case[warm, passes] = client.protect(
+                    task, *single, ids=ids[:SINGLE, None], state=state
+                ).flat()
                 if warm:
-                    client.restore(before)
-            for pick in torch.randperm(options.images, generator=order).split(options.batch):
-                client.protect(task, x[pick], y[pick], ids=ids[pick])
-    # All of them in one attack.
-    uploads = torch.cat([upload for upload in seen.values() for _ in options.weights])
-    weights = torch.tensor(options.weights, device=device).repeat_interleave(SINGLE).repeat(len(seen))
-    truth = single[0].repeat(len(seen) * len(options.weights), 1, 1, 1, 1)
-    found = invert(
-        task, uploads, single[1].repeat(len(seen) * len(options.weights), 1), weights, steps=options.steps
+                    state.load_state_dict(saved)
+            for batch_rows in torch.randperm(options.images, generator=generator).split(options.batch):
+                client.protect(task, x[batch_rows], y[batch_rows], ids=ids[batch_rows], state=state)
+    # All uploads and weights in one attack.
+    attacked_uploads = torch.cat([upload for upload in uploads_by_case.values() for _ in options.weights])
+    weights = (
+        torch.tensor(options.weights, device=device).repeat_interleave(SINGLE).repeat(len(uploads_by_case))
     )
-    scores = psnr(found[:, 0], truth[:, 0]).view(len(seen), len(options.weights), SINGLE).mean(2)
-    for ((warm, done), upload), score in zip(seen.items(), scores, strict=True):
-        away = (upload - real).norm(dim=1) / real.norm(dim=1)
-        told = {"warm": warm, "passes": done, "distance": float(away.mean()), "least": float(away.min())}
-        told["PSNR"] = dict(zip(map(str, options.weights), [round(float(s), 2) for s in score], strict=True))
-        print(json.dumps(told), flush=True)
+    truth = single[0].repeat(len(uploads_by_case) * len(options.weights), 1, 1, 1, 1)
+    reconstruction = invert(
+        task,
+        attacked_uploads,
+        single[1].repeat(len(uploads_by_case) * len(options.weights), 1),
+        weights,
+        steps=options.steps,
+    )
+    scores = (
+        psnr(reconstruction[:, 0], truth[:, 0])
+        .view(len(uploads_by_case), len(options.weights), SINGLE)
+        .mean(2)
+    )
+    for ((warm, passes), upload), score in zip(uploads_by_case.items(), scores, strict=True):
+        distance = (upload - real).norm(dim=1) / real.norm(dim=1)
+        record = {
+            "warm": warm,
+            "passes": passes,
+            "distance": float(distance.mean()),
+            "least": float(distance.min()),
+        }
+        record["PSNR"] = dict(
+            zip(map(str, options.weights), [round(float(s), 2) for s in score], strict=True)
+        )
+        print(json.dumps(record), flush=True)
 
 
 if __name__ == "__main__":
