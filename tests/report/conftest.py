@@ -1,4 +1,4 @@
-"""A page as an audit makes it, from real images, and a reader that checks a page's HTML."""
+"""An invented audit page with real images, and a parser that checks a page's HTML."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from refiner.data import load_sample
 from refiner.report import (
     Card,
+    CardGroup,
     Cell,
     Distribution,
     Gallery,
-    Group,
     Page,
-    Reference,
-    Settings,
+    ReferenceLine,
+    SettingsTable,
     Strip,
     Table,
     Verdict,
@@ -25,7 +25,7 @@ from refiner.report import (
     to_pixels,
 )
 
-# By how much a defence or an attack lets the reconstruction be noise.
+# The share of noise that each defence and attack adds to the reconstruction.
 DEFENSES = {
     "none": 0.02,
     "Refiner": 0.62,
@@ -40,7 +40,7 @@ ATTACKS = {"InvertingGrad": 0.0, "DLG": 0.25, "GI with a generator": 0.05, "LAMP
 
 
 def audit_page(defenses: int = 3, attacks: int = 2, victims: int = 4) -> Page:
-    """An audit of so many defences, attacks and victims."""
+    """An invented audit of the given numbers of defences, attacks and victims."""
     sample = load_sample()
     images: NDArray[np.float32] = sample.images[:victims].numpy()
     names = [f"{40000 + n} {sample.class_names[y]}" for n, y in enumerate(sample.labels[:victims].tolist())]
@@ -51,13 +51,13 @@ def audit_page(defenses: int = 3, attacks: int = 2, victims: int = 4) -> Page:
         robust = 0.5 * images + 0.5 * draw.random(images.shape)
         for attack, weak in list(ATTACKS.items())[:attacks]:
             share = np.clip(hidden + weak + draw.normal(0, 0.06, victims), 0.0, 1.0)[:, None, None, None]
-            rebuilt = (1 - share) * images + share * draw.random(images.shape)
-            psnr = -10 * np.log10(np.square(rebuilt - images).mean((1, 2, 3)) + 1e-6)
+            reconstructed = (1 - share) * images + share * draw.random(images.shape)
+            psnr = -10 * np.log10(np.square(reconstructed - images).mean((1, 2, 3)) + 1e-6)
             cards = [
                 Card(
                     names[v],
                     to_pixels(images[v]),
-                    to_pixels(rebuilt[v]),
+                    to_pixels(reconstructed[v]),
                     to_pixels(robust[v]) if defense.startswith("Refiner") else None,
                     [
                         ("PSNR", f"{psnr[v]:.1f} dB"),
@@ -68,7 +68,7 @@ def audit_page(defenses: int = 3, attacks: int = 2, victims: int = 4) -> Page:
                 )
                 for v in range(victims)
             ]
-            groups.append(Group(defense, attack, cards))
+            groups.append(CardGroup(defense, attack, cards))
             strips.append(Strip(defense, attack, psnr.tolist()))
             exposed = sum(card.verdict == "exposed" for card in cards)
             spread = 1.96 * psnr.std() / victims**0.5
@@ -87,7 +87,7 @@ def audit_page(defenses: int = 3, attacks: int = 2, victims: int = 4) -> Page:
     columns = ["defence", "attack", "PSNR", "worst victim", "SSIM", "LPIPS", "exposed", "verdict"]
     return Page(
         "Privacy audit of LeNet on CIFAR-10",
-        "Refiner holds every victim at the level of a blind guess against InvertingGrad; without a defence "
+        "With Refiner, InvertingGrad does no better than a blind guess on every victim; without a defence "
         "all of them are exposed.",
         [
             ("victims", str(victims)),
@@ -102,9 +102,9 @@ def audit_page(defenses: int = 3, attacks: int = 2, victims: int = 4) -> Page:
                 "PSNR in dB, higher is more exposed",
                 strips,
                 [
-                    Reference("blind guess", 14.1),
-                    Reference("borderline from", 15.0),
-                    Reference("exposed from", 19.0),
+                    ReferenceLine("blind guess", 14.1),
+                    ReferenceLine("borderline from", 15.0),
+                    ReferenceLine("exposed from", 19.0),
                 ],
                 "Every dot is a victim, the box holds the middle half, the mark is the median.",
                 "dB",
@@ -115,7 +115,7 @@ def audit_page(defenses: int = 3, attacks: int = 2, victims: int = 4) -> Page:
                 groups,
                 "Exposed from 19 dB, borderline from 15 dB, protected below.",
             ),
-            Settings(
+            SettingsTable(
                 {
                     "seed": 0,
                     "device": "cpu",
@@ -126,7 +126,7 @@ def audit_page(defenses: int = 3, attacks: int = 2, victims: int = 4) -> Page:
                         "optimizer": {"name": "signed Adam", "rate": 0.1, "betas": [0.9, 0.999]},
                         "total variation": 1e-4,
                     },
-                    "defence": {"alpha": 0.5, "beta": 1.0, "tau": None, "secret": "not told"},
+                    "defence": {"alpha": 0.5, "beta": 1.0, "tau": None, "secret": "not shown"},
                 }
             ),
         ],
@@ -142,12 +142,12 @@ def _verdict(psnr: float) -> Verdict:
 
 @pytest.fixture(scope="session")
 def audit() -> Callable[..., Page]:
-    """`audit(defenses, attacks, victims)`: an invented audit of real images."""
+    """`audit(defenses, attacks, victims)`: the page of an invented audit."""
     return audit_page
 
 
 class Reader(HTMLParser):
-    """Collects elements, their text and their attributes, and checks the nesting."""
+    """Collects elements, their text and attributes; asserts correct nesting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,21 +171,21 @@ class Reader(HTMLParser):
 
 @pytest.fixture(scope="session")
 def read() -> Callable[[Page], Reader]:
-    """`read(page)`: its elements; every one is closed, and every id and reference to one is right."""
+    """`read(page)`: its elements; asserts that all are closed, ids are unique and references resolve."""
 
     def reader(page: Page) -> Reader:
-        got = Reader()
-        got.feed(render_page(page))
-        got.close()
-        assert got.open == []
-        ids = [attributes["id"] for _, attributes in got.tags if "id" in attributes]
+        parser = Reader()
+        parser.feed(render_page(page))
+        parser.close()
+        assert parser.open == []
+        ids = [attributes["id"] for _, attributes in parser.tags if "id" in attributes]
         assert len(ids) == len(set(ids))
-        for _, attributes in got.tags:
+        for _, attributes in parser.tags:
             links = [attributes.get("href") or ""]
-            wanted = [link[1:] for link in links if link.startswith("#")]
-            wanted += (attributes.get("aria-labelledby") or "").split()
-            wanted += (attributes.get("aria-describedby") or "").split()
-            assert set(wanted) <= set(ids)
-        return got
+            targets = [link[1:] for link in links if link.startswith("#")]
+            targets += (attributes.get("aria-labelledby") or "").split()
+            targets += (attributes.get("aria-describedby") or "").split()
+            assert set(targets) <= set(ids)
+        return parser
 
     return reader

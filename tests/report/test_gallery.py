@@ -1,4 +1,4 @@
-"""Every victim has its card, in its group, with its verdict in words."""
+"""Tests of the gallery: cards, groups, overview, filter."""
 
 import re
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from refiner.errors import DataError, SettingError
-from refiner.report import VERDICTS, Card, Gallery, Group, Verdict
+from refiner.report import VERDICTS, Card, CardGroup, Gallery, Verdict
 
 GREY = np.full((32, 32, 3), 128, np.uint8)
 
@@ -15,10 +15,10 @@ def cards(*verdicts: Verdict | None) -> list[Card]:
     return [Card(f"victim {n}", GREY, GREY, verdict=verdict) for n, verdict in enumerate(verdicts)]
 
 
-def test_a_card_shows_its_images_labelled_its_scores_and_its_verdict() -> None:
+def test_card_shows_labelled_images_scores_and_verdict() -> None:
     scores = [("PSNR", "31.2 dB"), ("SSIM", "0.97")]
     card = Card("frog", GREY, GREY, GREY, scores, "exposed")
-    html = Gallery("t", [Group("none", "DLG", [card, *cards(None)])]).html("a")
+    html = Gallery("t", [CardGroup("none", "DLG", [card, *cards(None)])]).html("a")
     first, second = html.split("<article")[1:]
     labels = ["original", "robust data", "reconstruction"]
     assert re.findall("<figcaption>(.*?)</figcaption>", first) == labels
@@ -31,7 +31,7 @@ def test_a_card_shows_its_images_labelled_its_scores_and_its_verdict() -> None:
 
 
 def test_few_groups_are_open_and_many_have_an_overview() -> None:
-    groups = [Group(d, a, cards("exposed")) for d in ("none", "Refiner") for a in ("DLG", "LAMP")]
+    groups = [CardGroup(d, a, cards("exposed")) for d in ("none", "Refiner") for a in ("DLG", "LAMP")]
     few, many = Gallery("t", groups[:3]).html("a"), Gallery("t", groups).html("a")
     assert few.count("<details") == few.count(" open>") == 3
     assert "overview" not in few
@@ -41,17 +41,17 @@ def test_few_groups_are_open_and_many_have_an_overview() -> None:
     assert links == re.findall('<details class="group" id="(.*?)"', many)
 
 
-def test_the_overview_tells_the_worst_and_leaves_holes() -> None:
+def test_overview_shows_the_worst_verdict_and_gaps() -> None:
     groups = [
-        Group("none", "DLG", cards("exposed", "exposed")),
-        Group("none", "LAMP", cards("exposed", "protected", "borderline")),
-        Group("Refiner", "DLG", cards("protected", "borderline")),
-        Group("Soteria", "LAMP", cards("protected", "protected")),
-        Group("ATS", "LAMP", cards(None)),
+        CardGroup("none", "DLG", cards("exposed", "exposed")),
+        CardGroup("none", "LAMP", cards("exposed", "protected", "borderline")),
+        CardGroup("Refiner", "DLG", cards("protected", "borderline")),
+        CardGroup("Soteria", "LAMP", cards("protected", "protected")),
+        CardGroup("ATS", "LAMP", cards(None)),
     ]
     html = Gallery("t", groups).html("a").split("</table>")[0]
-    told = [re.sub("<.*?>", "", cell) for cell in re.findall("<td>(.*?)</td>", html)]
-    assert told == [
+    cells = [re.sub("<.*?>", "", cell) for cell in re.findall("<td>(.*?)</td>", html)]
+    assert cells == [
         *("all exposed", "1 of 3 exposed"),
         *("1 of 2 borderline", "–"),
         *("–", "all protected"),
@@ -59,8 +59,8 @@ def test_the_overview_tells_the_worst_and_leaves_holes() -> None:
     ]
 
 
-def test_a_group_counts_its_verdicts_in_words() -> None:
-    html = Gallery("t", [Group("none", "DLG", cards("protected", "exposed", "protected"))]).html("a")
+def test_group_counts_its_verdicts() -> None:
+    html = Gallery("t", [CardGroup("none", "DLG", cards("protected", "exposed", "protected"))]).html("a")
     assert "1 exposed, 2 protected</span></summary>" in html
 
 
@@ -68,20 +68,20 @@ def test_a_group_counts_its_verdicts_in_words() -> None:
     ("verdicts", "boxes"),
     [(("exposed",), []), (("protected", "exposed"), ["exposed", "protected"]), (VERDICTS, list(VERDICTS))],
 )
-def test_only_verdicts_that_differ_can_be_chosen(verdicts: tuple[Verdict, ...], boxes: list[str]) -> None:
-    html = Gallery("t", [Group("none", "DLG", cards(*verdicts))]).html("a")
+def test_filter_offers_only_verdicts_that_occur(verdicts: tuple[Verdict, ...], boxes: list[str]) -> None:
+    html = Gallery("t", [CardGroup("none", "DLG", cards(*verdicts))]).html("a")
     assert re.findall('type="checkbox" value="(.*?)"', html) == boxes
 
 
-def test_what_is_wrong_is_refused() -> None:
+def test_wrong_pixels_verdicts_and_duplicate_groups_are_rejected() -> None:
     with pytest.raises(DataError, match=r"robust data: float64 \[2, 2\], expected uint8"):
         Card("a", GREY, GREY, np.zeros((2, 2)))  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="verdict = 'fine'"):
         Card("a", GREY, GREY, verdict="fine")  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="'none' against 'DLG' stands there twice"):
-        Gallery("t", [Group("none", "DLG", []), Group("none", "DLG", [])])
+    with pytest.raises(DataError, match="two groups are named 'none' against 'DLG'"):
+        Gallery("t", [CardGroup("none", "DLG", []), CardGroup("none", "DLG", [])])
 
 
-def test_nothing_to_show() -> None:
+def test_empty_gallery_has_no_cards() -> None:
     assert Gallery("t", []).html("a") == ""
-    assert "<article" not in Gallery("t", [Group("none", "DLG", [])]).html("a")
+    assert "<article" not in Gallery("t", [CardGroup("none", "DLG", [])]).html("a")

@@ -1,4 +1,4 @@
-"""Pixels reach the page exactly, from arrays and tensors alike."""
+"""Tests of embedded images: exact pixels from arrays and tensors."""
 
 import base64
 import io
@@ -14,10 +14,10 @@ from refiner.errors import DataError
 from refiner.report import Comparison, ImageRow, InlineImage, Page, render_page, to_pixels
 
 
-def test_pixels_come_back_exactly() -> None:
+def test_embedded_png_has_the_exact_pixels() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (7, 5, 3), dtype=np.uint8)
     row = ImageRow("r", [InlineImage(pixels, "a")])
-    html = render_page(Page("t", "", parts=[Comparison("g", "", [row])]))
+    html = render_page(Page("t", "", sections=[Comparison("g", "", [row])]))
     (data,) = re.findall(r'src="data:image/png;base64,([^"]+)"', html)
     with Image.open(io.BytesIO(base64.b64decode(data))) as image:
         assert np.array_equal(np.asarray(image), pixels)
@@ -36,17 +36,17 @@ def test_tensors_and_arrays_become_pixels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("images", "told"),
+    ("images", "message"),
     [
         (np.zeros((4, 5)), r"images: \[4, 5\], expected \[\.\.\., C, H, W\]"),
         (np.zeros((2, 4, 5)), r"images: \[2, 4, 5\]"),
         (np.zeros((3, 0, 5)), r"images: \[3, 0, 5\]"),
         (np.zeros((3, 4, 5), np.int64), "images: int64, expected uint8 or floats"),
-        (np.full((3, 4, 5), np.nan), "images: hold NaN"),
+        (np.full((3, 4, 5), np.nan), "images: contain NaN"),
     ],
 )
-def test_what_is_no_image_is_refused(images: np.ndarray[Any, Any], told: str) -> None:
-    with pytest.raises(DataError, match=told):
+def test_arrays_of_other_shapes_and_types_are_rejected(images: np.ndarray[Any, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         to_pixels(images)
 
 
@@ -59,11 +59,11 @@ def test_what_is_no_image_is_refused(images: np.ndarray[Any, Any], told: str) ->
         np.zeros((0, 4, 3), np.uint8),
     ],
 )
-def test_other_pixels_are_refused(pixels: np.ndarray[Any, Any]) -> None:
+def test_inline_image_rejects_other_pixels(pixels: np.ndarray[Any, Any]) -> None:
     with pytest.raises(DataError, match=r"pixels: .* expected uint8 \[height, width, 3\]"):
         InlineImage(pixels, "a")
 
 
-def test_words_for_the_blind_are_required() -> None:
-    with pytest.raises(DataError, match="alt: empty"):
+def test_alternative_text_is_required() -> None:
+    with pytest.raises(DataError, match="alt = ' ': expected a text that describes the image"):
         InlineImage(np.zeros((4, 4, 3), np.uint8), " ")

@@ -1,4 +1,4 @@
-"""The page says what it was given, escaped, in one file that stands alone."""
+"""Tests of the page: escaped text, one self-contained file."""
 
 import ast
 import base64
@@ -18,16 +18,16 @@ import refiner.report
 from refiner.errors import DataError, SettingError
 from refiner.report import (
     Card,
+    CardGroup,
     Cell,
     Comparison,
     Distribution,
     Gallery,
-    Group,
     ImageRow,
     InlineImage,
     Page,
-    Reference,
-    Settings,
+    ReferenceLine,
+    SettingsTable,
     Strip,
     Table,
     render_page,
@@ -41,7 +41,7 @@ TEXT = st.text(max_size=30)
 
 
 def page_of(word: str) -> Page:
-    """A page with the word wherever a word may stand."""
+    """A page with `word` in every text field."""
     cards = [
         Card(word, GREY, GREY, GREY, [(word, word)], "exposed"),
         Card(word, GREY, GREY, verdict="protected"),
@@ -54,9 +54,9 @@ def page_of(word: str) -> Page:
         [
             Comparison(word, "n" + word, [ImageRow(word, [InlineImage(GREY, "a" + word, "c" + word)])]),
             Table(word, [word, "b"], [[word, Cell("t" + word, "exposed")], [word, "2"]], "n" + word),
-            Gallery(word, [Group(word, word + str(n), cards, "n" + word) for n in range(4)], "n" + word),
-            Distribution(word, word, strips, [Reference(word, 1.5)], "n" + word, "u" + word),
-            Settings({word: word, word + "b": {word: [word]}}, word, "n" + word),
+            Gallery(word, [CardGroup(word, word + str(n), cards, "n" + word) for n in range(4)], "n" + word),
+            Distribution(word, word, strips, [ReferenceLine(word, 1.5)], "n" + word, "u" + word),
+            SettingsTable({word: word, word + "b": {word: [word]}}, word, "n" + word),
         ],
         "n" + word,
         "borderline",
@@ -65,26 +65,26 @@ def page_of(word: str) -> Page:
 
 
 @given(TEXT)
-def test_text_comes_back_as_it_was_and_adds_no_element(read: Read, word: str) -> None:
+def test_text_is_unchanged_and_adds_no_element(read: Read, word: str) -> None:
     got, plain = read(page_of(word)), read(page_of("w"))
     assert [tag for tag, _ in got.tags] == [tag for tag, _ in plain.tags]
-    kept = _kept(word)
-    assert got.texts["h1"] == [kept]
-    assert f"s{kept}" in got.texts["p"][1]
-    assert got.texts["td"][0] == f"t{kept} exposed"
-    assert got.texts["h4"] == [kept] * 8
+    shown = _shown(word)
+    assert got.texts["h1"] == [shown]
+    assert f"s{shown}" in got.texts["p"][1]
+    assert got.texts["td"][0] == f"t{shown} exposed"
+    assert got.texts["h4"] == [shown] * 8
     images = [attributes["alt"] for tag, attributes in got.tags if tag == "img"]
-    assert images[0] == f"a{kept}"
-    assert images[1:4] == [f"{kept}, {label}" for label in ("original", "robust data", "reconstruction")]
+    assert images[0] == f"a{shown}"
+    assert images[1:4] == [f"{shown}, {label}" for label in ("original", "robust data", "reconstruction")]
 
 
-def _kept(text: str) -> str:
-    """What HTML can hold of a text."""
+def _shown(text: str) -> str:
+    """`text` with replacement characters for what HTML cannot hold."""
     whole = text.encode("utf-8", "replace").decode()
     return "".join("\ufffd" if c not in "\t\n" and (c < " " or "\x7f" <= c <= "\x9f") else c for c in whole)
 
 
-def test_attacks_by_text_stay_text(read: Read) -> None:
+def test_script_injection_stays_text(read: Read) -> None:
     got = read(page_of(EVIL))
     tags = [tag for tag, _ in got.tags]
     assert tags == [tag for tag, _ in read(page_of("w")).tags]
@@ -98,22 +98,22 @@ def test_lone_surrogates_are_replaced(tmp_path: Path) -> None:
     assert "a?" in write_page(tmp_path / "a.html", Page("a\ud800", "")).read_text(encoding="utf-8")
 
 
-def test_nothing_comes_from_outside() -> None:
+def test_page_has_no_external_references() -> None:
     html = render_page(page_of("w"))
     assert not re.search(r"https?:|//|@import|url\(|@font-face", re.sub(r"base64,[^\"]+", "", html))
     assert "default-src 'none'" in html
 
 
-def test_only_our_script_is_allowed_to_run() -> None:
+def test_content_policy_allows_only_the_pages_script() -> None:
     html = render_page(page_of("w"))
     (script,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"script-src 'sha256-{digest}'" in html
-    # Text of callers is never part of it.
+    # Text of callers is never part of the script.
     assert script in render_page(page_of(EVIL))
 
 
-def test_the_summary_stands_on_top_with_time_and_version(read: Read) -> None:
+def test_header_has_time_version_and_summary(read: Read) -> None:
     east = timezone(timedelta(hours=2))
     page = Page("t", "All is well.", verdict="protected", made=datetime(2026, 7, 1, 1, 30, tzinfo=east))
     got = read(page)
@@ -122,41 +122,39 @@ def test_the_summary_stands_on_top_with_time_and_version(read: Read) -> None:
     assert ("time", {"datetime": "2026-06-30T23:30:00+00:00"}) in got.tags
 
 
-def test_parts_stand_in_their_order_and_each_kind_is_numbered(read: Read) -> None:
-    table, settings = Table("numbers", ["a"], [["1"]]), Settings({"seed": 1})
-    got = read(Page("t", "", parts=[table, Gallery("victims", []), settings, table]))
+def test_sections_keep_their_order_and_are_numbered_by_label(read: Read) -> None:
+    table, settings = Table("numbers", ["a"], [["1"]]), SettingsTable({"seed": 1})
+    got = read(Page("t", "", sections=[table, Gallery("victims", []), settings, table]))
     assert got.texts["h2"] == ["Table 1 numbers", "Figure 1 victims", "Settings and seeds", "Table 2 numbers"]
     assert got.texts["li"] == got.texts["h2"]
-    assert "nav" not in read(Page("t", "", parts=[table, settings])).texts
+    assert "nav" not in read(Page("t", "", sections=[table, settings])).texts
 
 
-def test_any_class_with_a_title_and_html_is_a_part(read: Read) -> None:
+def test_any_class_with_title_and_html_is_a_section(read: Read) -> None:
     class Greeting:
-        kind: ClassVar[str] = "Word"
+        caption_label: ClassVar[str] = "Word"
         title = "Hello"
 
         def html(self, anchor: str) -> str:
             return f'<p id="{anchor}-word">there</p>'
 
-    got = read(Page("t", "s", parts=[Greeting()]))
+    got = read(Page("t", "s", sections=[Greeting()]))
     assert got.texts["h2"] == ["Word 1 Hello"]
     assert got.texts["section"][0].endswith("there")
 
 
-def test_the_same_records_give_the_same_bytes(audit: Callable[..., Page]) -> None:
+def test_equal_pages_give_equal_documents(audit: Callable[..., Page]) -> None:
     assert render_page(audit(2, 2, 2)) == render_page(audit(2, 2, 2))
 
 
-def test_wrong_words_and_times_are_refused() -> None:
+def test_unknown_verdicts_and_times_without_zone_are_rejected() -> None:
     with pytest.raises(SettingError, match="verdict = 'safe': expected one of 'exposed'"):
         Page("t", "s", verdict="safe")  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="made: 2026-01-01T00:00:00, expected a time with its time zone"):
+    with pytest.raises(DataError, match="made = '2026-01-01T00:00:00': expected a time with a time zone"):
         Page("t", "s", made=datetime(2026, 1, 1))
 
 
-def test_a_failed_write_leaves_the_old_page_and_no_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_write_keeps_the_old_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = write_page(tmp_path / "page.html", Page("old", ""))
 
     def fail(*_: object) -> None:
@@ -169,7 +167,7 @@ def test_a_failed_write_leaves_the_old_page_and_no_rest(
     assert list(tmp_path.iterdir()) == [target]
 
 
-def test_the_report_knows_nothing_of_torch() -> None:
+def test_report_package_does_not_import_torch() -> None:
     for file in Path(refiner.report.__path__[0]).glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

@@ -1,4 +1,4 @@
-"""The page as a reader sees it: in Chromium, from a file, on a phone and on a desk."""
+"""Tests of the page in Chromium, opened from a file, at phone and desktop width."""
 
 import json
 import math
@@ -13,17 +13,17 @@ import pytest
 from refiner.data import load_sample
 from refiner.report import (
     Card,
+    CardGroup,
     Cell,
     Comparison,
     Distribution,
     Gallery,
-    Group,
     ImageRow,
     InlineImage,
     Page,
-    Part,
-    Reference,
-    Settings,
+    ReferenceLine,
+    Section,
+    SettingsTable,
     Strip,
     Table,
     render_page,
@@ -41,7 +41,7 @@ Open = Callable[..., "Tab"]
 Scheme = Literal["light", "dark"]
 LONG = "Donaudampfschifffahrtsgesellschaftskapitänswitwenrentenauszahlungsstelle" * 3
 GREY = np.full((32, 32, 3), 128, np.uint8)
-# The colours of an element's text and of what lies behind it, whatever they are written in.
+# Returns the rendered colours of an element's background and text.
 COLOURS = """selector => {
   const element = document.querySelector(selector);
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
@@ -59,24 +59,24 @@ COLOURS = """selector => {
 
 @dataclass
 class Watched:
-    """A tab, the one address that it may ask for, and whatever else it asked for or said."""
+    """A tab, the one address that it may request, and all other requests and console messages."""
 
     tab: "Tab"
     address: str = ""
-    troubles: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.tab.on("console", lambda message: self.troubles.append(message.text))
-        self.tab.on("pageerror", lambda error: self.troubles.append(str(error)))
-        self.tab.on("dialog", lambda dialog: self.troubles.append(dialog.message))
-        self.tab.on("request", self._asked)
-        self.tab.route("**/*", self._answer)
+        self.tab.on("console", lambda message: self.problems.append(message.text))
+        self.tab.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.tab.on("dialog", lambda dialog: self.problems.append(dialog.message))
+        self.tab.on("request", self._record_request)
+        self.tab.route("**/*", self._allow_only_page)
 
-    def _asked(self, request: "Request") -> None:
+    def _record_request(self, request: "Request") -> None:
         if not request.url.startswith(("data:", self.address)):
-            self.troubles.append(request.url)
+            self.problems.append(request.url)
 
-    def _answer(self, route: "Route") -> None:
+    def _allow_only_page(self, route: "Route") -> None:
         if route.request.url == self.address:
             route.continue_()
         else:
@@ -85,7 +85,7 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def watched(browser: "Browser") -> Iterator[Watched]:
-    """One tab for all tests: to open another takes a second."""
+    """One tab for all tests: opening another one takes a second."""
     tab = browser.new_page()
     yield Watched(tab)
     tab.close()
@@ -93,9 +93,9 @@ def watched(browser: "Browser") -> Iterator[Watched]:
 
 @pytest.fixture
 def open_page(watched: Watched, tmp_path: Path) -> Iterator[Open]:
-    """`open_page(page)`: a tab that shows it; at the end there was no word on its console and no request."""
+    """`open_page(page)`: a tab that shows it; fails on any console message or request."""
     tab = watched.tab
-    watched.troubles.clear()
+    watched.problems.clear()
 
     def show(page: Page, *, width: int = 1280, scheme: Scheme = "light") -> "Tab":
         watched.address = write_page(tmp_path / "index.html", page).as_uri()
@@ -108,7 +108,7 @@ def open_page(watched: Watched, tmp_path: Path) -> Iterator[Open]:
     watched.address = "about:blank"
     tab.goto(watched.address)
     tab.context.clear_permissions()
-    assert watched.troubles == []
+    assert watched.problems == []
 
 
 def contrast(tab: "Tab", selector: str) -> float:
@@ -123,7 +123,9 @@ def contrast(tab: "Tab", selector: str) -> float:
 
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_an_audit(open_page: Open, audit: Callable[..., Page], width: int, scheme: Scheme) -> None:
+def test_audit_page_is_readable(
+    open_page: Open, audit: Callable[..., Page], width: int, scheme: Scheme
+) -> None:
     tab = open_page(audit(3, 2, 3), width=width, scheme=scheme)
     sizes = tab.evaluate("[...document.images].map(i => i.complete ? [i.naturalWidth, i.naturalHeight] : [])")
     assert sizes == [[32, 32]] * (2 * 3 * 2 + 2 * 2 * 3 * 3)
@@ -131,7 +133,7 @@ def test_an_audit(open_page: Open, audit: Callable[..., Page], width: int, schem
     shown = tab.evaluate("[...document.images].map(i => i.getBoundingClientRect().width)")
     assert min(shown) >= 80
     assert tab.evaluate("getComputedStyle(document.images[0]).imageRendering") == "pixelated"
-    tab.locator("section.settings summary").click()
+    tab.locator("section.settings-table summary").click()
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
 
     paper, _ = tab.evaluate(COLOURS, "body")
@@ -145,17 +147,17 @@ def test_an_audit(open_page: Open, audit: Callable[..., Page], width: int, schem
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_words_without_a_break_stay_on_the_page(open_page: Open, width: int) -> None:
+def test_long_words_do_not_widen_the_page(open_page: Open, width: int) -> None:
     strips = [Strip(LONG, LONG, [0.0, 1.0, math.inf])]
     card = Card(LONG, GREY, GREY, GREY, [(LONG, LONG)], "exposed")
-    parts: list[Part] = [
-        Distribution(LONG, LONG, strips, [Reference(LONG, 0.1), Reference(LONG, 0.9)], LONG, LONG),
+    sections: list[Section] = [
+        Distribution(LONG, LONG, strips, [ReferenceLine(LONG, 0.1), ReferenceLine(LONG, 0.9)], LONG, LONG),
         Table(LONG, [LONG] * 3, [[LONG] * 3] * 2, LONG),
-        Gallery(LONG, [Group(LONG, LONG + str(n), [card], LONG) for n in range(4)], LONG),
-        Settings({LONG: {LONG: LONG}}, LONG, LONG),
+        Gallery(LONG, [CardGroup(LONG, LONG + str(n), [card], LONG) for n in range(4)], LONG),
+        SettingsTable({LONG: {LONG: LONG}}, LONG, LONG),
     ]
-    tab = open_page(Page(LONG, LONG, [(LONG, LONG)], parts, LONG, "exposed"), width=width)
-    tab.locator("section.settings summary").click()
+    tab = open_page(Page(LONG, LONG, [(LONG, LONG)], sections, LONG, "exposed"), width=width)
+    tab.locator("section.settings-table summary").click()
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
 
 
@@ -164,7 +166,7 @@ def column(tab: "Tab", number: int) -> list[str]:
     return [" ".join(cell.split()) for cell in cells.all_inner_texts()]
 
 
-def test_a_table_is_sorted_by_click_and_by_keyboard(open_page: Open) -> None:
+def test_table_is_sorted_by_click_and_by_keyboard(open_page: Open) -> None:
     rows: list[list[str | Cell]] = [
         ["Refiner 10", "12.7 ± 0.2 dB", Cell(verdict="protected"), "b"],
         ["none", "32.6 ± 9.9 dB", Cell(verdict="exposed"), "a"],
@@ -172,7 +174,7 @@ def test_a_table_is_sorted_by_click_and_by_keyboard(open_page: Open) -> None:
         ["ATS", "–", Cell(verdict="borderline"), "–"],
         ["noise", "−1.5 ± 0.1 dB", Cell(verdict="exposed"), "a"],
     ]
-    tab = open_page(Page("t", "s", parts=[Table("T", ["defence", "PSNR", "verdict", "word"], rows)]))
+    tab = open_page(Page("t", "s", sections=[Table("T", ["defence", "PSNR", "verdict", "word"], rows)]))
     heads = tab.locator("thead th")
     directions = "[...document.querySelectorAll('thead th')].map(th => th.ariaSort)"
     assert tab.evaluate(directions) == ["none"] * 4
@@ -185,7 +187,7 @@ def test_a_table_is_sorted_by_click_and_by_keyboard(open_page: Open) -> None:
     assert column(tab, 2) == [*up[::-1], "–"]  # blanks stay last
     assert tab.evaluate(directions) == ["none", "descending", "none", "none"]
 
-    # Ties keep the order they are in, also on the way down.
+    # The sort is stable in both directions.
     heads.nth(2).get_by_role("button").press("Enter")
     assert column(tab, 1) == ["none", "noise", "ATS", "Refiner 10", "Refiner 9"]
     tab.keyboard.press("Space")
@@ -202,9 +204,9 @@ def test_a_table_is_sorted_by_click_and_by_keyboard(open_page: Open) -> None:
     assert column(tab, 1) == ["ATS", "noise", "none", "Refiner 9", "Refiner 10"]
 
 
-def test_a_wide_table_scrolls_in_its_own_box(open_page: Open) -> None:
+def test_wide_table_scrolls_in_its_own_box(open_page: Open) -> None:
     rows = [[f"row {n}", *(f"{n}.{c:03}" for c in range(14))] for n in range(3)]
-    tab = open_page(Page("t", "s", parts=[Table("T", ["name", *map(str, range(14))], rows)]), width=390)
+    tab = open_page(Page("t", "s", sections=[Table("T", ["name", *map(str, range(14))], rows)]), width=390)
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
     box = tab.locator(".scroll")
     assert box.evaluate("box => box.scrollWidth > box.clientWidth")
@@ -216,11 +218,11 @@ def test_a_wide_table_scrolls_in_its_own_box(open_page: Open) -> None:
     assert box.evaluate(moved) > 0
 
 
-def test_a_large_gallery_stays_usable(open_page: Open, audit: Callable[..., Page]) -> None:
+def test_large_gallery_can_be_filtered_and_opened(open_page: Open, audit: Callable[..., Page]) -> None:
     tab = open_page(audit(8, 4, 12))
     assert tab.locator("details.group").count() == 32
     assert tab.locator(".card:visible").count() == 12  # the first group alone is open
-    # The overview leads to a group, which opens.
+    # A link in the overview opens its group.
     tab.locator(".overview tbody tr").nth(1).get_by_role("link").nth(2).click()
     group = tab.locator("details.group").nth(6)
     assert group.locator(".card:visible").count() == 12
@@ -243,28 +245,28 @@ def test_settings_are_copied_as_json(open_page: Open, audit: Callable[..., Page]
     page = audit(1, 1, 1)
     tab = open_page(page)
     tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    tab.locator("section.settings summary").click()
+    tab.locator("section.settings-table summary").click()
     tab.get_by_role("button", name="Copy as JSON").click()
     tab.get_by_text("Copied").wait_for()
-    assert json.loads(tab.evaluate("navigator.clipboard.readText()")) == page.parts[3].values  # type: ignore[attr-defined]
+    assert json.loads(tab.evaluate("navigator.clipboard.readText()")) == page.sections[3].values  # type: ignore[attr-defined]
 
 
-def test_a_script_in_a_name_does_nothing(open_page: Open) -> None:
+def test_script_in_a_name_does_not_run(open_page: Open) -> None:
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
     card = Card(evil, GREY, GREY, scores=[(evil, evil)], verdict="exposed")
-    parts: list[Part] = [
-        Gallery(evil, [Group(evil, evil, [card], evil)]),
-        Distribution(evil, evil, [Strip(evil, evil, [1.0])], [Reference(evil, 2.0)], evil, evil),
+    sections: list[Section] = [
+        Gallery(evil, [CardGroup(evil, evil, [card], evil)]),
+        Distribution(evil, evil, [Strip(evil, evil, [1.0])], [ReferenceLine(evil, 2.0)], evil, evil),
         Table(evil, [evil, "b"], [[evil, evil], ["b", "c"]]),
-        Settings({evil: evil}),
+        SettingsTable({evil: evil}),
     ]
-    tab = open_page(Page(evil, evil, parts=parts))
+    tab = open_page(Page(evil, evil, sections=sections))
     tab.locator("thead button").first.click()
     assert tab.locator("h1").inner_text() == evil
     assert tab.evaluate("[document.scripts.length, document.images.length]") == [1, 2]
 
 
-def test_the_browser_refuses_any_other_script(browser: "Browser", tmp_path: Path) -> None:
+def test_browser_blocks_any_other_script(browser: "Browser", tmp_path: Path) -> None:
     broken = render_page(Page("t", "s")).replace("</main>", "<script>window.ran = true</script></main>")
     (tmp_path / "broken.html").write_text(broken, encoding="utf-8")
     tab = browser.new_page()
@@ -274,7 +276,7 @@ def test_the_browser_refuses_any_other_script(browser: "Browser", tmp_path: Path
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_raw_stands_above_robust(open_page: Open, width: int) -> None:
+def test_rows_of_a_comparison_are_aligned(open_page: Open, width: int) -> None:
     sample = load_sample()
     pixels = to_pixels(sample.images[:12])
     noise = np.random.default_rng(0).integers(0, 256, pixels.shape, dtype=np.uint8)
@@ -282,7 +284,7 @@ def test_raw_stands_above_robust(open_page: Open, width: int) -> None:
         ImageRow("Raw", [InlineImage(each, "raw", "frog") for each in pixels]),
         ImageRow("Robust", [InlineImage(each, "robust", "9.87 dB") for each in noise]),
     ]
-    tab = open_page(Page("t", "s", parts=[Comparison("Raw above robust", "", rows)]), width=width)
+    tab = open_page(Page("t", "s", sections=[Comparison("Raw above robust", "", rows)]), width=width)
     assert min(tab.evaluate("[...document.images].map(i => i.width)")) >= 50
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     tops = tab.evaluate(
@@ -292,7 +294,7 @@ def test_raw_stands_above_robust(open_page: Open, width: int) -> None:
     assert all(first[0] == second[0] and first[1] < second[1] for first, second in tops)
 
 
-def test_print(open_page: Open, audit: Callable[..., Page]) -> None:
+def test_print_is_light_and_without_controls(open_page: Open, audit: Callable[..., Page]) -> None:
     tab = open_page(audit(2, 2, 2), scheme="dark")
     tab.emulate_media(media="print")
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"

@@ -1,4 +1,4 @@
-"""Every cell is sorted by what it states."""
+"""Tests of sortable tables."""
 
 import math
 import re
@@ -7,7 +7,7 @@ import pytest
 
 from refiner.errors import DataError, SettingError
 from refiner.report import Cell, Table
-from refiner.report.table import number_of
+from refiner.report.table import parse_number
 
 
 @pytest.mark.parametrize(
@@ -34,22 +34,22 @@ from refiner.report.table import number_of
         ("−∞ dB", -math.inf),
     ],
 )
-def test_numbers_are_read(cell: str, value: float) -> None:
-    assert number_of(cell) == value
+def test_parse_number_reads_numbers_with_units_and_intervals(cell: str, value: float) -> None:
+    assert parse_number(cell) == value
 
 
 @pytest.mark.parametrize(
     "cell", ["", "–", "good", "12 of 20", "resnet18", "1,23", "1.2.3", "3 apples!", "± 4"]
 )
-def test_text_is_no_number(cell: str) -> None:
-    assert number_of(cell) is None
+def test_parse_number_returns_none_for_text(cell: str) -> None:
+    assert parse_number(cell) is None
 
 
 def heads(table: Table) -> list[str]:
     return re.findall(r'<th scope="col"[^>]* data-sort="(\w+)"', table.html("a"))
 
 
-def test_columns_know_how_they_are_sorted() -> None:
+def test_each_column_has_a_sort_order() -> None:
     rows: list[list[str | Cell]] = [
         ["1", "12.5 dB", "good", "–", Cell(verdict="exposed"), Cell("1 of 8", value=0.125)],
         ["2", "−3 %", "4", "1e-3", Cell(verdict="protected"), Cell("", value=math.nan)],
@@ -64,23 +64,23 @@ def test_columns_know_how_they_are_sorted() -> None:
     assert re.findall(r'data-value="([^"]*)"', first) == ["1.0", "12.5", "0", "0.125"]
 
 
-def test_infinity_is_written_as_a_script_reads_it() -> None:
+def test_infinity_is_written_as_in_javascript() -> None:
     html = Table("T", ["a", "b"], [["x", "∞"], ["y", "−∞"], ["z", "1"]]).html("a")
     assert re.findall(r'data-value="([^"]*)"', html) == ["Infinity", "-Infinity", "1.0"]
 
 
-def test_a_badge_stands_beside_the_text_or_alone() -> None:
+def test_badge_is_shown_beside_the_text_or_alone() -> None:
     html = Table("T", ["a", "b", "c"], [["x", Cell("3 dB", "exposed"), Cell(verdict="protected")]]).html("a")
     assert re.search(r'>3 dB <span class="badge exposed">.*exposed</span></td>', html)
     assert re.search(r'<td data-value="2"><span class="badge protected">', html)
 
 
-def test_rows_must_fit_and_verdicts_exist() -> None:
+def test_rows_of_wrong_length_and_unknown_verdicts_are_rejected() -> None:
     with pytest.raises(DataError, match="table 'T', row 2: 1 cells, expected 2"):
         Table("T", ["a", "b"], [["1", "2"], ["3"]])
     with pytest.raises(SettingError, match="verdict = 'bad'"):
         Cell("1", "bad")  # type: ignore[arg-type]
 
 
-def test_a_table_without_rows() -> None:
+def test_table_without_rows_sorts_as_text() -> None:
     assert heads(Table("T", ["a", "b"], [])) == ["text", "text"]

@@ -1,28 +1,28 @@
-"""Reports: one self-contained HTML page from plain records."""
+"""Reports: one self-contained HTML page built from plain records, without torch."""
 
 from refiner.report.comparison import Comparison, ImageRow
-from refiner.report.distribution import Distribution, Reference, Strip
-from refiner.report.gallery import Card, Gallery, Group
+from refiner.report.distribution import Distribution, ReferenceLine, Strip
+from refiner.report.gallery import Card, CardGroup, Gallery
 from refiner.report.inline_image import InlineImage, to_pixels
-from refiner.report.page import Page, Part, render_page, write_page
-from refiner.report.settings import Settings
+from refiner.report.page import Page, Section, render_page, write_page
+from refiner.report.settings_table import SettingsTable
 from refiner.report.table import Cell, Table
 from refiner.report.verdict import VERDICTS, Verdict
 
 __all__ = [
     "VERDICTS",
     "Card",
+    "CardGroup",
     "Cell",
     "Comparison",
     "Distribution",
     "Gallery",
-    "Group",
     "ImageRow",
     "InlineImage",
     "Page",
-    "Part",
-    "Reference",
-    "Settings",
+    "ReferenceLine",
+    "Section",
+    "SettingsTable",
     "Strip",
     "Table",
     "Verdict",

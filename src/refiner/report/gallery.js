@@ -1,17 +1,17 @@
-/* Show only some verdicts, open every group, and open the group that a link leads to. */
+/* Filter by verdict, open or close all groups, and open the group that a link points to. */
 for (const tools of document.querySelectorAll(".tools")) {
   const groups = [...tools.parentElement.querySelectorAll(".group")];
   const boxes = [...tools.querySelectorAll("input")];
   const filter = () => {
-    const off = new Set(boxes.filter((box) => !box.checked).map((box) => box.value));
+    const excluded = new Set(boxes.filter((box) => !box.checked).map((box) => box.value));
     for (const group of groups) {
       const cards = [...group.querySelectorAll(".card")];
-      for (const card of cards) card.hidden = off.has(card.dataset.verdict);
+      for (const card of cards) card.hidden = excluded.has(card.dataset.verdict);
       group.hidden = cards.length > 0 && cards.every((card) => card.hidden);
     }
   };
   for (const box of boxes) box.addEventListener("change", filter);
-  /* A browser may bring back the boxes as they were before a reload. */
+  /* Browsers may restore the state of the boxes after a reload. */
   filter();
 
   const all = tools.querySelector("button");

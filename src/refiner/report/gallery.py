@@ -1,4 +1,4 @@
-"""What every attack rebuilt of every victim, by defence: images side by side with scores and a verdict."""
+"""The reconstruction of every victim by every attack, with the original, the scores and a verdict."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -6,18 +6,28 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from refiner.errors import DataError
-from refiner.report.inline_image import Pixels, check_pixels, image
-from refiner.report.markup import counted, paragraph, text
-from refiner.report.verdict import VERDICTS, Verdict, badge, bar, check_verdict, icon, tally
+from refiner.report.inline_image import Pixels, check_pixels, img_element
+from refiner.report.markup import count_of, escape, paragraph
+from refiner.report.verdict import VERDICTS, Verdict, badge, check_verdict, icon, share_bar, verdict_counts
 
-_FEW = 3  # groups up to this many stand open, and need no overview
+_FEW_GROUPS = 3  # up to this many groups are all open and need no overview
 
 
 @dataclass(frozen=True, eq=False)
 class Card:
-    """One victim: its image, what an attack rebuilt of it, its robust data if there is some, how bad it is.
+    """One victim: its image, the attack's reconstruction of it, scores and a verdict.
 
-    Images are uint8 [height, width, 3]; scores are (name, value) in the order they are to be read.
+    Args:
+        name: Name of the image.
+        original: uint8 `[height, width, 3]`.
+        reconstruction: uint8 `[height, width, 3]`.
+        robust: The robust data that a defence computed its gradient on; None for other defences.
+        scores: (name, value), in the order in which they are shown.
+        verdict: One of `VERDICTS`, or None.
+
+    Raises:
+        DataError: if an image has another shape or type.
+        SettingError: if `verdict` is none of `VERDICTS`.
 
     >>> import numpy as np
     >>> grey = np.full((32, 32, 3), 128, np.uint8)
@@ -38,14 +48,21 @@ class Card:
         check_verdict(self.verdict)
 
     def images(self) -> list[tuple[str, Pixels]]:
-        """The images with their labels, from left to right."""
+        """Return the images with their labels, from left to right."""
         robust = [] if self.robust is None else [("robust data", self.robust)]
         return [("original", self.original), *robust, ("reconstruction", self.reconstruction)]
 
 
 @dataclass(frozen=True)
-class Group:
-    """The victims of one attack on one defence."""
+class CardGroup:
+    """The victims of one attack on one defence.
+
+    Args:
+        defense: Name of the defence.
+        attack: Name of the attack.
+        cards: One card per victim.
+        note: Text above the cards; may be empty.
+    """
 
     defense: str
     attack: str
@@ -55,95 +72,107 @@ class Group:
 
 @dataclass(frozen=True)
 class Gallery:
-    """Groups of cards, one a (defence, attack), that open and close, with an overview if they are many.
+    """A figure of cards in groups that open and close, with an overview if there are many groups.
 
-    >>> Gallery("Victims", [Group("none", "InvertingGrad", []), Group("none", "InvertingGrad", [])])
+    Args:
+        title: Heading of the section.
+        groups: One group per pair of defence and attack.
+        note: Text below the heading; may be empty.
+
+    Raises:
+        DataError: if two groups have the same defence and attack.
+
+    >>> Gallery("Victims", [CardGroup("none", "InvertingGrad", []), CardGroup("none", "InvertingGrad", [])])
     Traceback (most recent call last):
-    refiner.errors.DataError: gallery 'Victims': 'none' against 'InvertingGrad' stands there twice
+    refiner.errors.DataError: gallery 'Victims': two groups are named 'none' against 'InvertingGrad'
     """
 
-    kind: ClassVar[str] = "Figure"
+    caption_label: ClassVar[str] = "Figure"
     title: str
-    groups: Sequence[Group]
+    groups: Sequence[CardGroup]
     note: str = ""
 
     def __post_init__(self) -> None:
-        seen = Counter((group.defense, group.attack) for group in self.groups)
-        for (defense, attack), times in seen.items():
+        pairs = Counter((group.defense, group.attack) for group in self.groups)
+        for (defense, attack), times in pairs.items():
             if times > 1:
-                raise DataError(f"gallery '{self.title}': '{defense}' against '{attack}' stands there twice")
+                raise DataError(
+                    f"gallery '{self.title}': two groups are named '{defense}' against '{attack}'",
+                    field="groups",
+                )
 
     def html(self, anchor: str) -> str:
-        """Overview, filter, groups; only the first of many groups is open."""
-        few = len(self.groups) <= _FEW
+        """Return overview, filter and groups; if there are many groups only the first is open."""
+        few = len(self.groups) <= _FEW_GROUPS
         anchors = [f"{anchor}-group-{number}" for number in range(1, len(self.groups) + 1)]
         groups = "".join(
             _group(group, at, few or at == anchors[0]) for group, at in zip(self.groups, anchors, strict=True)
         )
         overview = "" if few else _overview(self, anchors)
-        return f"{paragraph(self.note, 'note')}{overview}{_tools(self.groups)}{groups}"
+        return f"{paragraph(self.note, 'note')}{overview}{_filter(self.groups)}{groups}"
 
 
 def _overview(gallery: Gallery, anchors: Sequence[str]) -> str:
-    """A table of defences by attacks; each cell leads to its group."""
-    places = {(g.defense, g.attack): (g, at) for g, at in zip(gallery.groups, anchors, strict=True)}
+    """Return a table of defences by attacks; each cell links to its group."""
+    linked_groups = {(g.defense, g.attack): (g, at) for g, at in zip(gallery.groups, anchors, strict=True)}
     attacks = list(dict.fromkeys(group.attack for group in gallery.groups))
-    head = "".join(f'<th scope="col">{text(attack)}</th>' for attack in attacks)
+    head = "".join(f'<th scope="col">{escape(attack)}</th>' for attack in attacks)
     body = ""
     for defense in dict.fromkeys(group.defense for group in gallery.groups):
-        cells = (places.get((defense, attack)) for attack in attacks)
+        cells = (linked_groups.get((defense, attack)) for attack in attacks)
         row = "".join("<td>–</td>" if cell is None else f"<td>{_link(*cell)}</td>" for cell in cells)
-        body += f'<tr><th scope="row">{text(defense)}</th>{row}</tr>\n'
+        body += f'<tr><th scope="row">{escape(defense)}</th>{row}</tr>\n'
     return (
-        f'<div class="scroll" role="region" aria-label="Overview: {text(gallery.title)}" tabindex="0">\n'
+        f'<div class="scroll" role="region" aria-label="Overview: {escape(gallery.title)}" tabindex="0">\n'
         f'<table class="overview">\n<thead><tr><th scope="col">defence</th>{head}</tr></thead>\n'
         f"<tbody>\n{body}</tbody>\n</table>\n</div>\n"
     )
 
 
-def _link(group: Group, anchor: str) -> str:
+def _link(group: CardGroup, anchor: str) -> str:
     verdicts = [card.verdict for card in group.cards]
     worst = next((verdict for verdict in VERDICTS if verdict in verdicts), None)
     if worst is None:
-        return f'<a href="#{anchor}">{counted(len(verdicts), "victim")}</a>'
-    many = verdicts.count(worst)
-    told = f"all {worst}" if many == len(verdicts) else f"{many} of {len(verdicts)} {worst}"
-    return f'<a class="{worst}" href="#{anchor}">{bar(verdicts)}<span>{icon(worst)}{told}</span></a>'
+        return f'<a href="#{anchor}">{count_of(len(verdicts), "victim")}</a>'
+    count = verdicts.count(worst)
+    summary = f"all {worst}" if count == len(verdicts) else f"{count} of {len(verdicts)} {worst}"
+    return f'<a class="{worst}" href="#{anchor}">{share_bar(verdicts)}<span>{icon(worst)}{summary}</span></a>'
 
 
-def _tools(groups: Sequence[Group]) -> str:
-    """Choices for the reader; hidden until the script that answers them runs."""
+def _filter(groups: Sequence[CardGroup]) -> str:
+    """Return check boxes for the verdicts and a button that opens all groups; shown by the page's script."""
     count = Counter(card.verdict for group in groups for card in group.cards)
-    shown = [verdict for verdict in VERDICTS if count[verdict]]
+    present = [verdict for verdict in VERDICTS if count[verdict]]
     boxes = "".join(
         f'<label><input type="checkbox" value="{verdict}" checked>{badge(verdict)} {count[verdict]}</label>\n'
-        for verdict in shown
+        for verdict in present
     )
-    choose = f"<fieldset>\n<legend>Show</legend>\n{boxes}</fieldset>\n" if len(shown) > 1 else ""
+    choose = f"<fieldset>\n<legend>Show</legend>\n{boxes}</fieldset>\n" if len(present) > 1 else ""
     toggle = '<button type="button">Open all</button>\n' if len(groups) > 1 else ""
     return f'<div class="tools" hidden>\n{choose}{toggle}</div>\n' if choose or toggle else ""
 
 
-def _group(group: Group, anchor: str, is_open: bool) -> str:
+def _group(group: CardGroup, anchor: str, is_open: bool) -> str:
     verdicts = [card.verdict for card in group.cards]
-    told = tally(verdicts) or counted(len(verdicts), "victim")
+    counts = verdict_counts(verdicts) or count_of(len(verdicts), "victim")
     cards = "".join(map(_card, group.cards))
     widest = max((len(card.images()) for card in group.cards), default=2)
     return (
         f'<details class="group" id="{anchor}"{" open" if is_open else ""}>\n'
-        f'<summary><h3>{text(group.defense)} <span class="against">against {text(group.attack)}</span></h3>'
-        f'<span class="tally">{bar(verdicts)}{told}</span></summary>\n{paragraph(group.note, "note")}'
+        f"<summary><h3>{escape(group.defense)} "
+        f'<span class="against">against {escape(group.attack)}</span></h3>'
+        f'<span class="tally">{share_bar(verdicts)}{counts}</span></summary>\n{paragraph(group.note, "note")}'
         f'<div class="cards" style="--images:{widest}">\n{cards}</div>\n</details>\n'
     )
 
 
 def _card(card: Card) -> str:
-    name = text(card.name)
+    name = escape(card.name)
     images = "".join(
-        f"<figure>{image(pixels, f'{card.name}, {label}')}<figcaption>{label}</figcaption></figure>"
+        f"<figure>{img_element(pixels, f'{card.name}, {label}')}<figcaption>{label}</figcaption></figure>"
         for label, pixels in card.images()
     )
-    scores = "".join(f"<div><dt>{text(n)}</dt><dd>{text(value)}</dd></div>" for n, value in card.scores)
+    scores = "".join(f"<div><dt>{escape(n)}</dt><dd>{escape(value)}</dd></div>" for n, value in card.scores)
     verdict = card.verdict or ""
     return (
         f'<article class="card {verdict}" data-verdict="{verdict}">\n'

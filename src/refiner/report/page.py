@@ -1,8 +1,9 @@
-"""One self-contained HTML page: no request, images inlined, light and dark, ready to print."""
+"""One self-contained HTML page: no network requests, images embedded, light and dark, printable."""
 
 import base64
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,67 +13,96 @@ from typing import ClassVar, Protocol
 
 from refiner._version import __version__
 from refiner.errors import DataError
-from refiner.files import write_whole
-from refiner.report.markup import paragraph, text
-from refiner.report.verdict import Verdict, badge, check_verdict, sprite
+from refiner.files import write_atomically
+from refiner.report.markup import escape, paragraph
+from refiner.report.verdict import Verdict, badge, check_verdict, icon_sprite
 
-_SHORT = 14  # a fact up to this long is set in large type
-_STYLES = ("page.css", "comparison.css", "gallery.css", "table.css", "distribution.css", "settings.css")
-_SCRIPTS = ("table.js", "gallery.js", "settings.js")
+_LARGE_TYPE = 14  # a fact of at most so many characters is set in large type
+_STYLES = ("page.css", "comparison.css", "gallery.css", "table.css", "distribution.css", "settings_table.css")
+_SCRIPTS = ("table.js", "gallery.js", "settings_table.js")
 
 
-class Part(Protocol):
-    """What a page is made of: a title, what it is numbered as (or nothing), and its HTML under the title."""
+class Section(Protocol):
+    """A section of a page: any class with a title, a caption label and an `html` method."""
 
-    kind: ClassVar[str]
+    caption_label: ClassVar[str]
+    """What sections of this class are numbered as ("Figure", "Table"); empty for no number."""
 
     @property
     def title(self) -> str: ...
 
     def html(self, anchor: str) -> str:
-        """The part without its title; `anchor` begins every id in it."""
+        """Return the section's HTML without its heading; every id in it must begin with `anchor`."""
         ...
 
 
 @dataclass(frozen=True)
 class Page:
-    """A whole page: the main result in a sentence, facts as (name, value), then the parts, in their order."""
+    """The contents of a page.
+
+    Args:
+        title: Main heading.
+        summary: The main result in a few sentences.
+        facts: Key figures, as (name, value).
+        sections: The sections, in their order.
+        note: What a reader must know to judge the summary; may be empty.
+        verdict: Shown as a badge before the summary.
+        made: When the results were computed, with a time zone.
+
+    Raises:
+        SettingError: if `verdict` is none of `VERDICTS`.
+        DataError: if `made` has no time zone.
+    """
 
     title: str
     summary: str
     facts: Sequence[tuple[str, str]] = ()
-    parts: Sequence[Part] = ()
+    sections: Sequence[Section] = ()
     note: str = ""
-    """what a reader must know to judge the summary"""
     verdict: Verdict | None = None
     made: datetime | None = None
-    """when it was found, with its time zone"""
 
     def __post_init__(self) -> None:
         check_verdict(self.verdict)
         if self.made is not None and self.made.tzinfo is None:
-            raise DataError(f"made: {self.made.isoformat()}, expected a time with its time zone")
+            raise DataError(field="made", value=self.made.isoformat(), expected="a time with a time zone")
 
 
 def write_page(path: str | os.PathLike[str], page: Page) -> Path:
-    """Write the page as one HTML file, whole or not at all.
+    """Write a page as one HTML file, completely or not at all.
+
+    Args:
+        path: Where to write it; missing folders are created.
+        page: The contents.
+
+    Returns:
+        The path.
+
+    Raises:
+        DataError: if the file cannot be written; an existing file stays as it was.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_page(Path(folder) / "index.html", Page("Refined", "Ten images.")).name
     'index.html'
     """
-    return write_whole(path, render_page(page).encode("utf-8"))
+    return write_atomically(path, render_page(page).encode("utf-8"))
 
 
 def render_page(page: Page) -> str:
-    """The page as HTML; the same records give the same bytes.
+    """Return a page as HTML.
 
-    >>> "<h1>a &lt; b</h1>" in render_page(Page("a < b", "Everything is escaped."))
+    Args:
+        page: The contents; all text in it is escaped.
+
+    Returns:
+        A complete HTML document; equal pages give equal documents.
+
+    >>> "<h1>a &lt; b</h1>" in render_page(Page("a < b", "All text is escaped."))
     True
     """
     style, script = _read(_STYLES), _read(_SCRIPTS)
-    sections, contents = _sections(page.parts)
+    sections, contents = _render_sections(page.sections)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -80,20 +110,20 @@ def render_page(page: Page) -> str:
 <meta http-equiv="Content-Security-Policy" content="{_policy(script)}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<meta name="generator" content="refiner {text(__version__)}">
-<title>{text(page.title)}</title>
+<meta name="generator" content="refiner {escape(__version__)}">
+<title>{escape(page.title)}</title>
 <link rel="icon" href="data:,">
 <style>
 {style}</style>
 </head>
 <body>
-{sprite()}<header>
-{_byline(page.made)}<h1>{text(page.title)}</h1>
+{icon_sprite()}<header>
+{_byline(page.made)}<h1>{escape(page.title)}</h1>
 {_summary(page)}{paragraph(page.note, "note")}{_facts(page.facts)}{contents}</header>
 <main>
 {sections}</main>
 <footer>
-<p>Made with refiner {text(__version__)}. This page stands alone: it asks no network for anything.</p>
+<p>Made with refiner {escape(__version__)}. This page is self-contained: it makes no network requests.</p>
 </footer>
 <script>{script}</script>
 </body>
@@ -107,7 +137,7 @@ def _read(names: Sequence[str]) -> str:
 
 
 def _policy(script: str) -> str:
-    """The browser itself then refuses every request, and every script but ours."""
+    """Return a policy by which the browser blocks every request and every script but the page's own."""
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     return (
         f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; "
@@ -116,7 +146,7 @@ def _policy(script: str) -> str:
 
 
 def _byline(made: datetime | None) -> str:
-    version = f"refiner {text(__version__)}"
+    version = f"refiner {escape(__version__)}"
     if made is None:
         return f'<p class="byline">{version}</p>\n'
     moment = made.astimezone(UTC).replace(microsecond=0)
@@ -127,35 +157,40 @@ def _byline(made: datetime | None) -> str:
 def _summary(page: Page) -> str:
     if page.verdict is None:
         return paragraph(page.summary, "summary")
-    return f'<p class="summary {page.verdict}">{badge(page.verdict)} {text(page.summary)}</p>\n'
+    return f'<p class="summary {page.verdict}">{badge(page.verdict)} {escape(page.summary)}</p>\n'
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> str:
     if not facts:
         return ""
     items = "".join(
-        f'<div class="{"short" if len(value) <= _SHORT else "wide"}">'
-        f"<dt>{text(name)}</dt><dd>{text(value)}</dd></div>\n"
+        f'<div class="{"short" if len(value) <= _LARGE_TYPE else "wide"}">'
+        f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>\n"
         for name, value in facts
     )
     return f'<dl class="facts">\n{items}</dl>\n'
 
 
-def _sections(parts: Sequence[Part]) -> tuple[str, str]:
-    """The parts, each kind numbered on its own, and a list of links to them if they are many."""
+def _render_sections(sections: Sequence[Section]) -> tuple[str, str]:
+    """Return the sections, numbered by caption label, and a table of contents if there are three or more."""
     counts: dict[str, int] = {}
-    sections = links = ""
-    for position, part in enumerate(parts, start=1):
-        anchor, label = f"part-{position}", ""
-        if part.kind:
-            counts[part.kind] = counts.get(part.kind, 0) + 1
-            label = f'<span class="kind">{part.kind} {counts[part.kind]}</span> '
-        title, name = text(part.title), type(part).__name__.lower()
-        sections += (
-            f'<section id="{anchor}" class="{name}" aria-labelledby="{anchor}-title">\n'
-            f'<h2 id="{anchor}-title">{label}{title}</h2>\n{part.html(anchor)}</section>\n'
+    body = links = ""
+    for position, section in enumerate(sections, start=1):
+        anchor, label = f"section-{position}", ""
+        if section.caption_label:
+            counts[section.caption_label] = counts.get(section.caption_label, 0) + 1
+            label = f'<span class="kind">{section.caption_label} {counts[section.caption_label]}</span> '
+        title = escape(section.title)
+        body += (
+            f'<section id="{anchor}" class="{_css_class(section)}" aria-labelledby="{anchor}-title">\n'
+            f'<h2 id="{anchor}-title">{label}{title}</h2>\n{section.html(anchor)}</section>\n'
         )
         links += f'<li><a href="#{anchor}">{label}{title}</a></li>\n'
-    if len(parts) < 3:
-        return sections, ""
-    return sections, f'<nav class="contents" aria-label="Contents">\n<ol>\n{links}</ol>\n</nav>\n'
+    if len(sections) < 3:
+        return body, ""
+    return body, f'<nav class="contents" aria-label="Contents">\n<ol>\n{links}</ol>\n</nav>\n'
+
+
+def _css_class(section: Section) -> str:
+    """Return the section's class in CSS: `SettingsTable` is `settings-table`."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "-", type(section).__name__).lower()

@@ -1,4 +1,4 @@
-/* Sort a table by a click, Enter or Space on a header. Ties keep the order they are in; blanks stay last. */
+/* Sort a table by a click, Enter or Space on a header. The sort is stable; blank cells come last. */
 for (const table of document.querySelectorAll("table.sortable")) {
   const body = table.tBodies[0];
   const heads = [...table.tHead.rows[0].cells];

@@ -1,4 +1,4 @@
-"""All settings are there to read, and to copy as JSON."""
+"""Tests of the settings table: every value is listed and can be copied."""
 
 import html
 import json
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from types import MappingProxyType
 
-from refiner.report import Settings
+from refiner.report import SettingsTable
 
 VALUES = {
     "seed": 0,
@@ -17,8 +17,8 @@ VALUES = {
 }
 
 
-def test_every_value_is_listed_by_its_name() -> None:
-    page = Settings(VALUES).html("a")
+def test_every_value_is_listed_by_name() -> None:
+    page = SettingsTable(VALUES).html("a")
     assert re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", html.unescape(page)) == [
         ("seed", "0"),
         ("lr", "0.0001"),
@@ -29,11 +29,11 @@ def test_every_value_is_listed_by_its_name() -> None:
         ("optimizer.none", "{}"),
     ]
     assert re.findall("<h3>(.*?)</h3>", page) == ["attack"]
-    assert "7 values</summary>" in page
+    assert "Show 7 settings</summary>" in page
 
 
-def test_what_is_copied_is_json() -> None:
-    (copied,) = re.findall('data-copy="(.*?)"', Settings(VALUES).html("a"), re.DOTALL)
+def test_copied_text_is_json() -> None:
+    (copied,) = re.findall('data-copy="(.*?)"', SettingsTable(VALUES).html("a"), re.DOTALL)
     assert json.loads(html.unescape(copied)) == {
         **{name: VALUES[name] for name in ("seed", "lr", "tau")},
         "path": "a/b",

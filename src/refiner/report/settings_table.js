@@ -1,12 +1,12 @@
 /* Copy the settings as JSON. */
 for (const copy of document.querySelectorAll(".copy")) {
-  const said = copy.querySelector("[role=status]");
+  const status = copy.querySelector("[role=status]");
   copy.querySelector("button").addEventListener("click", async () => {
     try {
       await navigator.clipboard.writeText(copy.dataset.copy);
-      said.textContent = "Copied";
+      status.textContent = "Copied";
     } catch {
-      said.textContent = "The browser refuses; select the text instead";
+      status.textContent = "The browser did not allow copying; select the text instead";
     }
   });
   copy.hidden = false;
