@@ -1,4 +1,4 @@
-"""The command line as a user meets it: the main job, the evaluation network, and errors of one line."""
+"""Tests of the command line: refine, the evaluation network, and one-line errors."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from refiner import __version__
 from refiner.cli import app
-from refiner.data import load_sample, write_sheet
+from refiner.data import load_sample, write_image_grid
 
 
 def run(*words: str, code: int = 0) -> Result:
@@ -30,20 +30,20 @@ def test_refine_prints_a_table_and_writes_a_page(tmp_path: Path) -> None:
     assert not re.search(r"(src|href)=.?http|url\(.?http|@import", page)
 
 
-def test_score_reads_clean_and_noisy_images(tmp_path: Path) -> None:
+def test_score_separates_clean_and_noisy_images(tmp_path: Path) -> None:
     clean, noisy = tmp_path / "clean.png", tmp_path / "noisy.png"
-    write_sheet(clean, (load_sample().images[:1] * 255).byte(), columns=1)
+    write_image_grid(clean, (load_sample().images[:1] * 255).byte(), columns=1)
     Image.effect_noise((32, 32), 100).convert("RGB").save(noisy)
     lines = run("evalnet", "score", str(clean), str(noisy)).stdout.strip().splitlines()
     assert float(lines[0].split()[0]) < 0.1
     assert float(lines[1].split()[0]) > 0.4
 
 
-def test_train_writes_weights_that_score_takes(tmp_path: Path) -> None:
+def test_trained_weights_can_be_used_to_score(tmp_path: Path) -> None:
     folder = tmp_path / "images"
     folder.mkdir()
     for i, image in enumerate((load_sample().images[:4] * 255).byte()):
-        write_sheet(folder / f"{i}.png", image[None], columns=1)
+        write_image_grid(folder / f"{i}.png", image[None], columns=1)
     weights = tmp_path / "d.safetensors"
     run("evalnet", "train", "--data", str(folder), "--out", str(weights), "--epochs", "1", "--half")
     assert weights.stat().st_size < 3_200_000
@@ -52,7 +52,7 @@ def test_train_writes_weights_that_score_takes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("refine", "--model", "lenet5"), "model = 'lenet5': expected one of"),
         (("refine", "--data", "absent.png"), "absent.png"),
@@ -62,15 +62,15 @@ def test_train_writes_weights_that_score_takes(tmp_path: Path) -> None:
         (("evalnet", "train", "--data", "absent", "--out", "x", "--epochs", "0"), "epochs = 0"),
     ],
 )
-def test_a_mistake_is_one_line(words: tuple[str, ...], told: str, tmp_path: Path) -> None:
+def test_wrong_arguments_print_one_line(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
     error = run(*words, *(("--out", str(tmp_path)) if words[0] == "refine" else ()), code=2).stderr
-    assert told in error
+    assert message in error
     assert error.startswith("refiner: ")
     assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("audit", "--victims", "x"), "invalid value for '--victims': 'x' is not a valid integer (audit)"),
         (("train", "--lr", "a"), "invalid value for '--lr': 'a' is not a valid float (train)"),
@@ -87,28 +87,28 @@ def test_a_mistake_is_one_line(words: tuple[str, ...], told: str, tmp_path: Path
         (("--nope",), "no such option"),
     ],
 )
-def test_a_wrong_use_is_one_line(words: tuple[str, ...], told: str) -> None:
-    found = run(*words, code=2)
-    assert found.stderr.count("\n") == 1 and not found.stdout
-    text, _, command = told.partition(" (")
-    assert found.stderr.startswith(f"refiner: {text}")
+def test_wrong_usage_prints_one_line(words: tuple[str, ...], message: str) -> None:
+    result = run(*words, code=2)
+    assert result.stderr.count("\n") == 1 and not result.stdout
+    text, _, command = message.partition(" (")
+    assert result.stderr.startswith(f"refiner: {text}")
     if command:
-        see = " ".join(["refiner", *command.strip(")").split(), "--help"])
-        assert found.stderr == f"refiner: {text} (see {see})\n"
+        help_command = " ".join(["refiner", *command.strip(")").split(), "--help"])
+        assert result.stderr == f"refiner: {text} (see {help_command})\n"
 
 
 @pytest.mark.parametrize("words", [(), ("data",), ("gan",)])
-def test_no_command_is_help(words: tuple[str, ...]) -> None:
-    found = run(*words, code=2)
-    assert "Usage: " in found.output and "Commands" in found.output and "refiner: " not in found.output
+def test_no_command_shows_help(words: tuple[str, ...]) -> None:
+    result = run(*words, code=2)
+    assert "Usage: " in result.output and "Commands" in result.output and "refiner: " not in result.output
 
 
-def test_version() -> None:
+def test_version_is_printed() -> None:
     assert run("--version").stdout.strip() == f"refiner {__version__}"
 
 
-def test_a_process_of_its_own(tmp_path: Path) -> None:
-    """What the shell is told: an exit code, one line, nothing else, whatever importing it all may print."""
+def test_error_in_a_separate_process(tmp_path: Path) -> None:
+    """The exit code is 2 and the error is the only output, whatever imports may print."""
     words = ("refine", "--data", "absent.png", "--out", str(tmp_path))
     done = subprocess.run(
         [sys.executable, "-m", "refiner", *words], capture_output=True, text=True, timeout=240, check=False

@@ -1,5 +1,7 @@
 """The errors that refiner raises on purpose: one line each, with the field, value and range as attributes."""
 
+from collections.abc import Iterable
+
 
 class RefinerError(Exception):
     """Base of every error that refiner raises on purpose.
@@ -50,7 +52,28 @@ class ProtectionError(RefinerError, RuntimeError):
 
 
 class ThreatModelError(RefinerError, ValueError):
-    """An attack needs more than its threat model grants."""
+    """An attack needs more than its threat model grants.
+
+    Args:
+        reason: What the attack needs, as one line without the remedy.
+        missing: The capabilities to grant, by their names in `ThreatModel`.
+
+    >>> error = ThreatModelError("ggl needs generator", missing=["generator"])
+    >>> print(error)
+    ggl needs generator; use ThreatModel(generator=True) if the attacker has it
+    >>> error.missing
+    ('generator',)
+    """
+
+    def __init__(self, reason: str, *, missing: Iterable[str]) -> None:
+        self.reason = reason
+        self.missing = tuple(missing)
+        grants = ", ".join(f"{name}=True" for name in self.missing)
+        super().__init__(
+            f"{reason}; use ThreatModel({grants}) if the attacker has it",
+            field="threat",
+            expected=f"ThreatModel({grants})",
+        )
 
 
 class PluginWarning(UserWarning):

@@ -1,4 +1,4 @@
-"""A model, a few victims, and quick audits of them that all tests here look at."""
+"""A model, a few victims, and quick audits that several tests share."""
 
 from collections.abc import Callable
 
@@ -27,7 +27,7 @@ def lenet(sample: Sample) -> Task:
 
 @pytest.fixture(scope="session")
 def task(sample: Sample) -> Task:
-    """One convolution: an attack's step costs what its calls cost, a third of LeNet's."""
+    """A model with one convolution: an attack step takes a third of the time of LeNet."""
     torch.manual_seed(0)
     body = torch.nn.Conv2d(3, 12, 5, stride=2, padding=2)
     model = torch.nn.Sequential(body, torch.nn.GELU(), torch.nn.Flatten(), torch.nn.Linear(12 * 16 * 16, 10))
@@ -36,12 +36,14 @@ def task(sample: Sample) -> Task:
 
 @pytest.fixture(scope="session")
 def audited(lenet: Task, sample: Sample) -> Callable[[str], AuditResult]:
-    """`audited("refiner")`: three victims behind that defence, attacked once."""
-    held: dict[str, AuditResult] = {}
+    """`audited("refiner")`: the audit of three victims with that defence, run once."""
+    results: dict[str, AuditResult] = {}
 
     def run(defense: str) -> AuditResult:
-        if defense not in held:
-            held[defense] = audit(lenet, sample.images[:3], sample.labels[:3], defense=defense, attack=QUICK)
-        return held[defense]
+        if defense not in results:
+            results[defense] = audit(
+                lenet, sample.images[:3], sample.labels[:3], defense=defense, attack=QUICK
+            )
+        return results[defense]
 
     return run

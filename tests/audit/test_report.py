@@ -1,4 +1,4 @@
-"""The report of real audits: what it says, and what a reader sees."""
+"""Tests of the audit report: its sentences, tables and images."""
 
 import html
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from tests.audit.conftest import QUICK
 from refiner.attacks import GGL, ThreatModel
 from refiner.audit import AuditResult, audit, report_page, write_report
 from refiner.audit.display_names import pair_names, shared_settings
-from refiner.audit.public_images import choose_public
+from refiner.audit.public_images import choose_public_images
 from refiner.audit.report import COLUMNS, blind_means, page_verdict, table_rows
 from refiner.audit.summary import summary
 from refiner.core import Task
@@ -38,25 +38,28 @@ if TYPE_CHECKING:
 Audited = Callable[[str], AuditResult]
 
 
-def test_the_page_tells_what_was_found(audited: Audited) -> None:
-    bare, hidden = audited("none"), audited("refiner")
-    page = report_page([bare, hidden], "somewhere <here>")
+def test_page_summarises_the_audits(audited: Audited) -> None:
+    undefended, defended = audited("none"), audited("refiner")
+    page = report_page([undefended, defended], "somewhere <here>")
     assert "Without a defence, inverting exposes" in page.summary
-    assert f"With refiner, inverting exposes {hidden.verdict.exposed or 'none'}" in page.summary.replace(
+    assert f"With refiner, inverting exposes {defended.verdict.exposed or 'none'}" in page.summary.replace(
         "all ", ""
     )
-    assert f"A blind guess has {bare.means['blind_psnr'].value:.1f} dB." in page.summary
+    assert (
+        f"A blind guess, made without any gradient, scores {undefended.means['blind_psnr'].value:.1f} dB."
+        in page.summary
+    )
     shown = render_page(page)
-    # Original and reconstruction of each, and Refiner's robust data.
+    # Original and reconstruction of each image, and the robust data of Refiner.
     assert shown.count("data:image/png") == 3 * 2 + 3 * 3
     assert "somewhere &lt;here&gt;" in shown and "blind guess" in shown
     assert "exposed from 15 dB" in shown and "exposed from 0.5" in shown
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_whose_images_ggl_paints_is_told(task: Task, sample: Sample, own: bool) -> None:
-    attack = GGL(iterations=1, generator=Generator(latent=4, width=8) if own else None)
-    told = audit(
+@pytest.mark.parametrize("bundled", [False, True])
+def test_summary_mentions_the_bundled_generator(task: Task, sample: Sample, bundled: bool) -> None:
+    attack = GGL(iterations=1, generator=None if bundled else Generator(latent=4, width=8))
+    result = audit(
         task,
         sample.images[:1],
         sample.labels[:1],
@@ -65,27 +68,27 @@ def test_whose_images_ggl_paints_is_told(task: Task, sample: Sample, own: bool) 
         threat=ThreatModel(generator=True),
         metrics=[],
     )
-    assert ("ggl painted with refiner's own generator, of CIFAR-10" in summary([told])) is not own
+    assert ("ggl used the bundled generator, which was trained on CIFAR-10" in summary([result])) is bundled
 
 
-def test_a_row_for_every_pair_and_one_for_the_blind_guess(audited: Audited) -> None:
+def test_table_has_a_row_for_every_pair_and_the_blind_guess(audited: Audited) -> None:
     rows = table_rows([audited("none"), audited("refiner")])
     assert [row[0] for row in rows] == ["none", "refiner", "blind guess"]
     assert all(len(row) == len(COLUMNS) for row in rows)
     granted = replace(audited("none"), label_recovery=None)
-    assert table_rows([granted])[0][COLUMNS.index("labels read")] == "granted"
+    assert table_rows([granted])[0][COLUMNS.index("labels inferred")] == "granted"
 
 
-def test_the_blind_guess_stands_beside_every_score(audited: Audited, sample: Sample) -> None:
+def test_table_and_cards_show_the_blind_guess(audited: Audited, sample: Sample) -> None:
     found, original = audited("none"), sample.images[:3]
-    public = choose_public(original)
+    public = choose_public_images(original)
     assert public.images is not None
     guess = best_guesses(original, public.images)
     expected = {
         "lpips": blind_guess(original, public.images, "lpips").best.mean(),
         "noise": noise_ratio(guess).mean(),
-        "top1_pixels": identify(guess, original, others=public.others).top1,
-        "top1_lpips": identify(guess, original, "lpips", others=public.others).top1,
+        "top1_pixels": identify(guess, original, others=public.candidates).top1,
+        "top1_lpips": identify(guess, original, "lpips", others=public.candidates).top1,
     }
     blind = blind_means([found, audited("refiner")])
     assert blind is not None and set(blind) == {"psnr", "ssim", *expected}
@@ -94,15 +97,15 @@ def test_the_blind_guess_stands_beside_every_score(audited: Audited, sample: Sam
     row = dict(zip(COLUMNS, table_rows([found])[-1], strict=True))
     assert row["LPIPS"] == f"{blind['lpips'].value:.3f}" and row["noise"] == f"{blind['noise'].value:.2f}"
     assert isinstance(row["identified"], Cell) and row["identified"].text == "0 / 0 %"
-    gallery = report_page([found]).parts[3]
+    gallery = report_page([found]).sections[3]
     assert isinstance(gallery, Gallery)
     scores = gallery.groups[0].cards[0].scores
     first = found.findings[0]
     assert ("LPIPS rank", f"{first.rank_lpips:g} of 200") in scores
-    assert scores[2:4] == [("SSIM", f"{first.ssim:.2f}"), ("blind", f"{first.blind_ssim:.2f}")]
+    assert scores[2:4] == [("SSIM", f"{first.ssim:.2f}"), ("blind guess", f"{first.blind_ssim:.2f}")]
 
 
-def test_a_result_from_before_shows_a_dash_for_what_it_lacks(audited: Audited) -> None:
+def test_missing_blind_scores_of_older_results_are_dashes(audited: Audited) -> None:
     found, voting = audited("none"), ("blind_psnr", "blind_ssim")
     kept = {n: mean for n, mean in found.means.items() if n in voting or not n.startswith("blind_")}
     old = AuditResult.from_json(replace(found, means=kept).to_json())
@@ -110,13 +113,13 @@ def test_a_result_from_before_shows_a_dash_for_what_it_lacks(audited: Audited) -
     row = dict(zip(COLUMNS, table_rows([old])[-1], strict=True))
     assert (row["LPIPS"], row["noise"], row["identified"]) == ("–", "–", Cell("–"))
     render_page(report_page([old]))
-    # Beside a newer one it has what that has; of other victims there is no guess for both.
+    # Missing scores are taken from a newer result; audits of other victims share no blind guess.
     assert blind_means([old, audited("refiner")]) == blind_means([audited("refiner")])
     other = replace(found, means={**found.means, "blind_psnr": replace(kept["psnr"], value=1.0)})
     assert blind_means([old, other]) is None and len(table_rows([old, other])) == 2
 
 
-def test_both_ways_to_identify(audited: Audited) -> None:
+def test_identified_shows_both_similarities(audited: Audited) -> None:
     found = audited("none")
     means = found.means
     means = {**means, "top1_pixels": replace(means["psnr"], value=0.21)}
@@ -129,36 +132,41 @@ def test_both_ways_to_identify(audited: Audited) -> None:
     assert table_rows([replace(found, means=means)])[0][place] == Cell("–")
 
 
-def test_the_thresholds_in_words(audited: Audited, task: Task, sample: Sample) -> None:
-    told = (
-        "By the paper's thresholds an image is visible at a PSNR of 15 dB or more, an SSIM of 0.5 or more, "
-        "an LPIPS of 0.05 or less, a noise of 0.4 or less; LPIPS and noise are shown and have no vote."
+def test_table_note_states_the_thresholds(audited: Audited, task: Task, sample: Sample) -> None:
+    sentence = (
+        "By the paper's thresholds, private content is visible from a PSNR of 15 dB or an SSIM of 0.5 "
+        "upwards, and from an LPIPS of 0.05 or a noise of 0.4 downwards; LPIPS and noise do not count "
+        "towards the verdict."
     )
-    assert told in html.unescape(render_page(report_page([audited("none")])))
-    own = Thresholds(psnr=20, lpips=0.1)
+    assert sentence in html.unescape(render_page(report_page([audited("none")])))
+    thresholds = Thresholds(psnr=20, lpips=0.1)
     attack = replace(QUICK, iterations=1)
-    found = audit(task, sample.images[:1], sample.labels[:1], attack=attack, metrics=[], thresholds=own)
+    found = audit(
+        task, sample.images[:1], sample.labels[:1], attack=attack, metrics=[], thresholds=thresholds
+    )
     page = html.unescape(render_page(report_page([found])))
-    assert "By the thresholds of this audit an image is visible at a PSNR of 20 dB or more" in page
-    assert "an LPIPS of 0.1 or less" in page and "By the paper's" not in page
+    assert "By the thresholds of this audit, private content is visible from a PSNR of 20 dB" in page
+    assert "from an LPIPS of 0.1 or" in page and "By the paper's" not in page
 
 
-def test_the_verdict_is_that_on_the_defence_in_question(audited: Audited) -> None:
-    safe = replace(audited("refiner"), verdict=GroupVerdict("protected", 0, 0, 3, 0, "0 of 3 exposed (0 %)"))
-    open_ = replace(audited("none"), verdict=GroupVerdict("exposed", 3, 0, 0, 0, "3 of 3 exposed (100 %)"))
-    assert page_verdict([open_, safe]) == "protected"
-    assert page_verdict([open_]) == "exposed"
-    assert page_verdict([open_, safe, replace(safe, defense="other")]) is None
-    failed = replace(open_, verdict=safe.verdict)
-    assert page_verdict([failed, safe]) is None, "an attack that fails anyway is no merit of the defence"
-    assert page_verdict([safe]) == "protected"
-    assert "not shown: audit `none` beside it" in report_page([safe]).summary
-    assert "not shown" not in report_page([open_, safe]).summary
-    assert "exposes none of 3 images, at" in report_page([safe]).summary
+def test_page_verdict_is_that_of_the_only_defence(audited: Audited) -> None:
+    protected = replace(
+        audited("refiner"), verdict=GroupVerdict("protected", 0, 0, 3, 0, "0 of 3 exposed (0 %)")
+    )
+    exposed = replace(audited("none"), verdict=GroupVerdict("exposed", 3, 0, 0, 0, "3 of 3 exposed (100 %)"))
+    assert page_verdict([exposed, protected]) == "protected"
+    assert page_verdict([exposed]) == "exposed"
+    assert page_verdict([exposed, protected, replace(protected, defense="other")]) is None
+    failed = replace(exposed, verdict=protected.verdict)
+    assert page_verdict([failed, protected]) is None, "a failing attack is no merit of the defence"
+    assert page_verdict([protected]) == "protected"
+    assert "audit the defence `none` as well" in report_page([protected]).summary
+    assert "is unknown" not in report_page([exposed, protected]).summary
+    assert "exposes none of 3 images: mean PSNR" in report_page([protected]).summary
 
 
 def judged(result: AuditResult, *verdicts: Verdict) -> AuditResult:
-    """The same audit with as many findings as verdicts."""
+    """The same audit with one finding per verdict."""
     findings = tuple(
         replace(result.findings[0], name=f"victim {i}", verdict=v) for i, v in enumerate(verdicts)
     )
@@ -176,41 +184,41 @@ def judged(result: AuditResult, *verdicts: Verdict) -> AuditResult:
     )
 
 
-HIDDEN, NAMED, SEEN = (
+PROTECTED, IDENTIFIED, VISIBLE = (
     judge(psnr, 0.1, rank=rank, candidates=200) for psnr, rank in ((9.0, 100), (9.0, 1), (20.0, 100))
 )
 
 
-def test_what_chance_explains_is_not_told_as_exposure(audited: Audited) -> None:
-    """One of ninety named by identification alone is what luck gives; the sentence and the verdict agree."""
-    lucky = judged(audited("refiner"), NAMED, *[HIDDEN] * 89)
-    assert lucky.verdict.level == "protected" and lucky.verdict.by_chance == 1
-    page = report_page([lucky])
+def test_chance_identification_is_not_reported_as_exposure(audited: Audited) -> None:
+    """Chance alone identifies one of ninety images; summary and verdict agree."""
+    by_chance = judged(audited("refiner"), IDENTIFIED, *[PROTECTED] * 89)
+    assert by_chance.verdict.level == "protected" and by_chance.verdict.by_chance == 1
+    page = report_page([by_chance])
     assert "With refiner, inverting exposes none of 90 images beyond chance" in page.summary
-    assert "identification alone names 1, no more than chance explains" in page.summary
-    assert "identification alone, at" not in page.summary
+    assert "identification alone picks out 1, which chance explains" in page.summary
+    assert "by identification alone" not in page.summary
     assert "chance explains 1 of the exposed.</p>" in render_page(page)
 
 
-def test_chance_beside_what_is_seen(audited: Audited) -> None:
-    mixed = judged(audited("refiner"), NAMED, SEEN, SEEN, *[HIDDEN] * 87)
+def test_chance_identification_beside_visible_images(audited: Audited) -> None:
+    mixed = judged(audited("refiner"), IDENTIFIED, VISIBLE, VISIBLE, *[PROTECTED] * 87)
     assert mixed.verdict.by_chance == 1
-    told = report_page([mixed]).summary
-    assert "exposes 2 of 90 images by PSNR alone, at" in told
-    assert "identification alone names 1 more, no more than chance explains" in told
+    text = report_page([mixed]).summary
+    assert "exposes 2 of 90 images by PSNR alone (identification" in text
+    assert "identification alone picks out 1 more, which chance explains" in text
     assert "chance explains 1 of the exposed; the others by PSNR alone.</p>" in render_page(
         report_page([mixed])
     )
 
 
-def test_more_than_chance_gives_is_told_as_exposure(audited: Audited) -> None:
-    many = judged(audited("refiner"), *[NAMED] * 9, *[HIDDEN] * 81)
+def test_identification_beyond_chance_is_reported_as_exposure(audited: Audited) -> None:
+    many = judged(audited("refiner"), *[IDENTIFIED] * 9, *[PROTECTED] * 81)
     assert many.verdict.by_chance == 0
-    told = report_page([many]).summary
-    assert "exposes 9 of 90 images by identification alone, at" in told and "chance" not in told
+    text = report_page([many]).summary
+    assert "exposes 9 of 90 images by identification alone: mean" in text and "chance" not in text
 
 
-def test_audits_of_one_name_are_told_apart(audited: Audited) -> None:
+def test_audits_with_equal_names_are_distinguished(audited: Audited) -> None:
     first = audited("refiner")
     attack = {**first.settings["attack"], "lr": 0.5}  # type: ignore[dict-item]
     other = replace(first, settings={**first.settings, "attack": attack})
@@ -220,13 +228,13 @@ def test_audits_of_one_name_are_told_apart(audited: Audited) -> None:
         ("refiner", "inverting (iterations = 24, lr = 0.5)"),
         ("refiner, 2", "inverting (iterations = 24, lr = 0.5)"),
     ]
-    told = shared_settings(names, [first, other, other])
-    assert told["model"] == first.settings["model"]
-    assert told["attack: inverting (iterations = 24, lr = 0.5)"] == attack
+    sections = shared_settings(names, [first, other, other])
+    assert sections["model"] == first.settings["model"]
+    assert sections["attack: inverting (iterations = 24, lr = 0.5)"] == attack
     render_page(report_page([first, other, other]))
 
 
-def test_a_chain_is_named_by_its_parts_and_what_is_changed_in_them(task: Task, sample: Sample) -> None:
+def test_chain_is_named_by_its_parts_and_changed_settings(task: Task, sample: Sample) -> None:
     attack = replace(QUICK, iterations=1)
     x, y = sample.images[:1], sample.labels[:1]
     texts = ("refiner:iterations=1+none", "refiner-paper:iterations=2+none")
@@ -239,18 +247,18 @@ def test_a_chain_is_named_by_its_parts_and_what_is_changed_in_them(task: Task, s
         "refiner+none (refiner.iterations = 3)",
     ]
     assert "refiner-paper+none (refiner.iterations = 2)" in render_page(report_page(found))
-    foreign = replace(found[0], defense="of my own")
-    assert pair_names([foreign])[0][0] == "of my own"
+    unregistered = replace(found[0], defense="my defence")
+    assert pair_names([unregistered])[0][0] == "my defence"
 
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [390, 1280])
-def test_in_a_browser(audited: Audited, browser: "Browser", tmp_path: Path, width: int) -> None:
+def test_report_in_a_browser(audited: Audited, browser: "Browser", tmp_path: Path, width: int) -> None:
     address = write_report(tmp_path / "report.html", [audited("none"), audited("refiner")]).as_uri()
     tab = browser.new_page(viewport={"width": width, "height": 900})
-    troubles: list[str] = []
-    tab.on("console", lambda message: troubles.append(message.text))
-    tab.on("pageerror", lambda error: troubles.append(str(error)))
+    problems: list[str] = []
+    tab.on("console", lambda message: problems.append(message.text))
+    tab.on("pageerror", lambda error: problems.append(str(error)))
     tab.goto(address)
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
     assert tab.evaluate("[...document.images].every(i => i.complete && i.naturalWidth === 32)")
@@ -259,4 +267,4 @@ def test_in_a_browser(audited: Audited, browser: "Browser", tmp_path: Path, widt
     tab.get_by_role("button", name="PSNR").click()
     assert first.inner_text() != "none"
     tab.close()
-    assert troubles == []
+    assert problems == []

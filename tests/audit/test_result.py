@@ -1,4 +1,4 @@
-"""A result as a file: back without loss, and refused if it is not whole."""
+"""Tests of audit results as files: lossless, and rejected if damaged."""
 
 import math
 from collections.abc import Callable
@@ -11,15 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refiner.audit import AuditResult
-from refiner.audit.serialization import pack, plain, seal, unpack, unseal
-from refiner.audit.statistics import mean_interval
+from refiner.audit.bootstrap import mean_interval
+from refiner.audit.serialization import (
+    decode_pixels,
+    dump_with_checksum,
+    encode_pixels,
+    load_with_checksum,
+    to_json_value,
+)
 from refiner.errors import DataError
 
 Audited = Callable[[str], AuditResult]
 
 
 @pytest.mark.parametrize("defense", ["none", "refiner"])
-def test_nothing_is_lost(audited: Audited, defense: str, tmp_path: Path) -> None:
+def test_save_and_load_are_lossless(audited: Audited, defense: str, tmp_path: Path) -> None:
     result = audited(defense)
     path = result.save(tmp_path / "new" / "a.json")
     again = AuditResult.load(path)
@@ -39,7 +45,7 @@ def test_nothing_is_lost(audited: Audited, defense: str, tmp_path: Path) -> None
     name=st.text(st.characters(), max_size=20),
     pixel=st.integers(0, 255),
 )
-def test_any_number_and_name_comes_back(audited: Audited, value: float, name: str, pixel: int) -> None:
+def test_any_number_name_and_pixel_is_restored(audited: Audited, value: float, name: str, pixel: int) -> None:
     result = audited("none")
     first = replace(result.findings[0], name=name, psnr=value, lpips=None)
     pixels = result.reconstruction.copy()
@@ -52,17 +58,17 @@ def test_any_number_and_name_comes_back(audited: Audited, value: float, name: st
     )
     again = AuditResult.from_json(changed.to_json())
     assert again.findings[0].name == name and again.findings[0].lpips is None
-    for found in (again.findings[0].psnr, again.objective[0]):
-        assert found == value or (math.isnan(found) and math.isnan(value))
-        assert math.copysign(1, found) == math.copysign(1, value) or math.isnan(value)
+    for restored in (again.findings[0].psnr, again.objective[0]):
+        assert restored == value or (math.isnan(restored) and math.isnan(value))
+        assert math.copysign(1, restored) == math.copysign(1, value) or math.isnan(value)
     np.testing.assert_array_equal(again.reconstruction, pixels)
 
 
-def test_a_broken_file_is_refused_by_its_name(audited: Audited, tmp_path: Path) -> None:
+def test_damaged_files_are_rejected(audited: Audited, tmp_path: Path) -> None:
     path = audited("none").save(tmp_path / "a.json")
     whole = path.read_bytes()
     middle = len(whole) // 2
-    for broken in (
+    for damaged in (
         b"",
         whole[:middle],
         whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :],
@@ -71,16 +77,16 @@ def test_a_broken_file_is_refused_by_its_name(audited: Audited, tmp_path: Path) 
         b'{"format": "refiner-audit-1"}',
         whole.replace(b"refiner-audit-1", b"refiner-audit-9"),
     ):
-        path.write_bytes(broken)
-        with pytest.raises(DataError, match=r"a\.json: not an audit's result") as caught:
+        path.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"a\.json: not an audit result") as caught:
             AuditResult.load(path)
         assert "\n" not in str(caught.value)
-    with pytest.raises(DataError, match="not an audit's result"):
+    with pytest.raises(DataError, match="not an audit result"):
         AuditResult.load(tmp_path)
 
 
-def test_a_whole_file_of_something_else_is_refused(audited: Audited) -> None:
-    body = unseal(audited("none").to_json(), "a")
+def test_results_with_wrong_fields_are_rejected(audited: Audited) -> None:
+    body = load_with_checksum(audited("none").to_json(), "a")
     for field, value in (
         ("findings", []),
         ("victims", 2),
@@ -89,28 +95,30 @@ def test_a_whole_file_of_something_else_is_refused(audited: Audited) -> None:
         ("means", {"psnr": {"value": 1}}),
         ("robust", 3),
     ):
-        with pytest.raises(DataError, match="not an audit's result"):
-            AuditResult.from_json(seal({**body, field: value}))
-    with pytest.raises(DataError, match="not an audit's result"):
-        AuditResult.from_json(seal({key: value for key, value in body.items() if key != "means"}))
+        with pytest.raises(DataError, match="not an audit result"):
+            AuditResult.from_json(dump_with_checksum({**body, field: value}))
+    with pytest.raises(DataError, match="not an audit result"):
+        AuditResult.from_json(
+            dump_with_checksum({key: value for key, value in body.items() if key != "means"})
+        )
 
 
-def test_pixels_that_claim_too_much_are_refused() -> None:
-    packed = pack(np.zeros((1, 8, 8, 3), np.uint8))
+def test_pixels_of_another_shape_are_rejected() -> None:
+    encoded = encode_pixels(np.zeros((1, 8, 8, 3), np.uint8))
     for shape in ([1, 8, 8, 2], [1, 8, 8, 4], [0, 8, 8, 3]):
         with pytest.raises(ValueError, match="images of"):
-            unpack({**packed, "shape": shape})
+            decode_pixels({**encoded, "shape": shape})
 
 
-def test_plain_holds_what_json_holds() -> None:
-    assert plain({1: (math.inf, True, None, "a")}) == {"1": ["inf", True, None, "a"]}
+def test_to_json_value_returns_json_types() -> None:
+    assert to_json_value({1: (math.inf, True, None, "a")}) == {"1": ["inf", True, None, "a"]}
 
 
-def test_intervals_draw_victims_and_not_images() -> None:
+def test_intervals_resample_victims_not_images() -> None:
     draw = np.random.default_rng(1)
     values = draw.normal(0, 1, 100)
-    for repeats in (1, 4):  # four equal images of a victim tell no more than one
-        found = mean_interval(np.repeat(values, repeats).tolist(), groups=100)
-        assert found.low is not None and found.high is not None
+    for repeats in (1, 4):  # four equal images of a victim are no more evidence than one
+        mean = mean_interval(np.repeat(values, repeats).tolist(), victims=100)
+        assert mean.low is not None and mean.high is not None
         # ± 1.96 σ / √n of the normal interval.
-        assert found.high - found.low == pytest.approx(2 * 1.96 * values.std() / 10, rel=0.1)
+        assert mean.high - mean.low == pytest.approx(2 * 1.96 * values.std() / 10, rel=0.1)

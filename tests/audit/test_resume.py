@@ -1,4 +1,4 @@
-"""Where the state of an audit lies: a str and a Path say the same."""
+"""Tests of the `resume` argument: a str and a Path are equivalent."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from refiner.data import Sample
 from refiner.errors import SettingError
 
 
-def test_the_state_is_named_by_a_str_or_a_path(task: Task, sample: Sample, tmp_path: Path) -> None:
+def test_resume_accepts_a_str_or_a_path(task: Task, sample: Sample, tmp_path: Path) -> None:
     tune = Tuning(sample.images[10:11], sample.labels[10:11], total_variation=(), lr=(0.01,))
 
     def run(resume: Any) -> AuditResult:

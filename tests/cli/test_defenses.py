@@ -1,4 +1,4 @@
-"""`refiner defenses` and `refiner attacks`: all that can be chosen, and what it is set by."""
+"""Tests of `refiner defenses` and `refiner attacks`."""
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -9,58 +9,58 @@ from refiner.defenses import DEFENSES
 
 
 def call(*words: str, code: int = 0) -> Result:
-    # Wide, so that no word is broken.
+    # Wide enough that no word is broken.
     result = CliRunner().invoke(app, list(words), env={"COLUMNS": "200"})
     assert result.exit_code == code, result.output
     return result
 
 
-def squeezed(text: str) -> str:
+def single_spaced(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_every_defence_is_there() -> None:
-    told = call("defenses").output
+def test_every_defence_is_listed() -> None:
+    output = call("defenses").output
     for name in DEFENSES:
-        assert f"\n {name} " in f"\n{told}" or f"\n{name} " in f"\n{told}", name
+        assert f"\n {name} " in f"\n{output}" or f"\n{name} " in f"\n{output}", name
     for word in ("needs the data", "needs the gradient", "guarantee: none: the raw gradient leaves"):
-        assert word in squeezed(told)
-    assert "tau = 0.95, a number in [0, 1]" in squeezed(told)
-    assert "as refiner, but" in squeezed(told)
-    assert "refiner+none" in told
+        assert word in single_spaced(output)
+    assert "tau = 0.95, a number in [0, 1]" in single_spaced(output)
+    assert "as refiner, except" in single_spaced(output)
+    assert "refiner+gq" in output
 
 
-def test_every_attack_is_there() -> None:
-    told = squeezed(call("attacks").output)
+def test_every_attack_is_listed() -> None:
+    output = single_spaced(call("attacks").output)
     for name in ATTACKS:
-        assert f" {name} " in told
-    assert "needs generator" in told
-    assert "total_variation = 0.0001, a number in [0, ∞)" in told
+        assert f" {name} " in output
+    assert "needs generator" in output
+    assert "total_variation = 0.0001, a number in [0, ∞)" in output
 
 
 @pytest.mark.parametrize("name", DEFENSES)
-def test_one_defence_in_full(name: str) -> None:
-    told = squeezed(call("defenses", name).output)
-    assert told.startswith(name)
+def test_details_of_each_defence(name: str) -> None:
+    output = single_spaced(call("defenses", name).output)
+    assert output.startswith(name)
     for word in ("needs:", "cost:", "guarantee:"):
-        assert word in told
+        assert word in output
 
 
-def test_refiner_in_full() -> None:
-    told = squeezed(call("defenses", "refiner").output)
-    assert "tau" in told and "Decay factor τ of the layer weight." in told
-    assert "stays on the client" in told
-    assert "0.5" in squeezed(call("defenses", "refiner-paper").output)
+def test_details_of_refiner() -> None:
+    output = single_spaced(call("defenses", "refiner").output)
+    assert "tau" in output and "Decay factor τ of the layer weight." in output
+    assert "stays on the client" in output
+    assert "0.5" in single_spaced(call("defenses", "refiner-paper").output)
 
 
-def test_one_attack_in_full() -> None:
-    told = squeezed(call("attacks", "ggl").output)
-    assert "needs: generator" in told and "Weight of the latents' divergence" in told
-    assert "cost:" not in told
+def test_details_of_an_attack() -> None:
+    output = single_spaced(call("attacks", "ggl").output)
+    assert "needs: generator" in output and "Weight of the latents' divergence" in output
+    assert "cost:" not in output
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (
             ("defenses", "refine"),
@@ -69,6 +69,6 @@ def test_one_attack_in_full() -> None:
         (("attacks", "invert"), "refiner: attack = 'invert': unknown; did you mean 'inverting'? Known: dlg,"),
     ],
 )
-def test_an_unknown_name_is_one_line(words: tuple[str, ...], told: str) -> None:
+def test_unknown_names_print_one_line(words: tuple[str, ...], message: str) -> None:
     error = call(*words, code=2).stderr
-    assert error.startswith(told) and error.count("\n") == 1
+    assert error.startswith(message) and error.count("\n") == 1

@@ -1,4 +1,4 @@
-"""`refiner train` as a user types it."""
+"""Tests of `refiner train`."""
 
 import re
 from pathlib import Path
@@ -13,35 +13,35 @@ from refiner.cli import app
 SHORT = ["train", "--rounds", "2", "--clients", "2", "--batch", "4", "--evaluate-every", "1"]
 
 
-def test_trains_and_compares(tmp_path: Path) -> None:
+def test_training_is_compared_with_a_reference(tmp_path: Path) -> None:
     plain, defended = str(tmp_path / "plain"), str(tmp_path / "defended")
     assert CliRunner().invoke(app, [*SHORT, "--out", plain]).exit_code == 0
-    wanted = ["--out", defended, "--defense", "refiner:iterations=1", "--reference", plain]
-    result = CliRunner().invoke(app, [*SHORT, *wanted])
+    options = ["--out", defended, "--defense", "refiner:iterations=1", "--reference", plain]
+    result = CliRunner().invoke(app, [*SHORT, *options])
     assert result.exit_code == 0
-    assert "right after 2 rounds" in result.output
+    assert "Test accuracy after 2 rounds" in result.output
     assert re.search(rf"^PMM \S+: of \S+ % in {plain} after 2 rounds$", result.output, re.MULTILINE)
-    other = CliRunner().invoke(app, [*SHORT, *wanted, "--model", "resnet10"])
+    other = CliRunner().invoke(app, [*SHORT, *options, "--model", "resnet10"])
     assert other.exit_code == 2
     assert other.output == f"refiner: --model = 'resnet10': the reference in {plain!r} has 'lenet'\n"
 
 
-def test_what_ended_early_is_not_overwritten(tmp_path: Path) -> None:
+def test_finished_training_is_not_overwritten(tmp_path: Path) -> None:
     slow = [*SHORT, "--rounds", "9", "--lr", "1e-12", "--patience", "1", "--out", str(tmp_path)]
     first = CliRunner().invoke(app, slow)
-    assert first.exit_code == 0 and "right after 2 rounds" in first.output
-    refused = CliRunner().invoke(app, slow)
-    assert refused.exit_code == 2
-    assert refused.output.startswith(f"refiner: --out = '{tmp_path}': holds a training; use --resume")
+    assert first.exit_code == 0 and "Test accuracy after 2 rounds" in first.output
+    rejected = CliRunner().invoke(app, slow)
+    assert rejected.exit_code == 2
+    assert rejected.output.startswith(f"refiner: --out = '{tmp_path}': holds a training; use --resume")
     assert CliRunner().invoke(app, [*slow, "--resume"]).output == first.output
     (tmp_path / "checkpoint.safetensors").unlink()
-    refused = CliRunner().invoke(app, slow)
-    assert refused.exit_code == 2 and len(refused.output.splitlines()) == 1
-    assert "holds outcome.json and weights.safetensors, but no checkpoint" in refused.output
+    rejected = CliRunner().invoke(app, slow)
+    assert rejected.exit_code == 2 and len(rejected.output.splitlines()) == 1
+    assert "holds outcome.json and weights.safetensors, but no checkpoint" in rejected.output
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--rounds", "0"], "--rounds = 0: expected an integer"),
         (["--clients", "2", "--sampled", "3"], "--sampled = 3: expected an integer in [1, 2]"),
@@ -51,34 +51,34 @@ def test_what_ended_early_is_not_overwritten(tmp_path: Path) -> None:
         (["--partition", "dirichlet:0"], "expected"),
     ],
 )
-def test_wrong_options(options: list[str], told: str, tmp_path: Path) -> None:
+def test_wrong_options_print_one_line(options: list[str], message: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["train", "--out", str(tmp_path), *options])
     assert result.exit_code == 2
-    assert told in result.output
+    assert message in result.output
     assert len(result.output.strip().splitlines()) == 1
 
 
-def test_images_of_several_sizes(tmp_path: Path) -> None:
+def test_images_of_several_sizes_need_a_size(tmp_path: Path) -> None:
     for number in range(10):
         place = tmp_path / "zoo" / "ab"[number % 2] / f"{number}.png"
         place.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((16 + number, 20, 3), number, np.uint8)).save(place)
-    wanted = [*SHORT, "--data", f"folder:{tmp_path / 'zoo'}", "--out", str(tmp_path / "out")]
-    told = CliRunner().invoke(app, wanted)
-    assert told.exit_code == 2 and "set --size to make them equal" in told.output
-    assert CliRunner().invoke(app, [*wanted, "--size", "16"]).exit_code == 0
-    told = CliRunner().invoke(app, [*wanted, "--size", "20", "--resume"])
-    assert told.exit_code == 2 and "made with another size" in told.output
-    told = CliRunner().invoke(app, [*SHORT, "--size", "16", "--out", str(tmp_path / "other")])
-    assert "--size = 16: goes with folder:PATH, npz:PATH and parquet:PATH only" in told.output
+    options = [*SHORT, "--data", f"folder:{tmp_path / 'zoo'}", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, options)
+    assert result.exit_code == 2 and "set size to make them equal (--size)" in result.output
+    assert CliRunner().invoke(app, [*options, "--size", "16"]).exit_code == 0
+    result = CliRunner().invoke(app, [*options, "--size", "20", "--resume"])
+    assert result.exit_code == 2 and "made with another size" in result.output
+    result = CliRunner().invoke(app, [*SHORT, "--size", "16", "--out", str(tmp_path / "other")])
+    assert "--size = 16: goes with folder:PATH, npz:PATH and parquet:PATH only" in result.output
 
 
-def test_a_test_split_that_does_not_fit_ends_it_before_the_first_round(tmp_path: Path) -> None:
+def test_labels_of_the_test_split_are_checked_before_training(tmp_path: Path) -> None:
     pixels = np.zeros((8, 8, 8, 3), np.uint8)
-    held = {"train_images": pixels, "train_labels": np.arange(8) % 2}
-    np.savez(tmp_path / "a.npz", **held, test_images=pixels, test_labels=np.arange(8))
-    wanted = [*SHORT, "--data", f"npz:{tmp_path / 'a.npz'}", "--out", str(tmp_path / "out")]
-    told = CliRunner().invoke(app, wanted)
-    assert told.exit_code == 2
-    assert told.output.endswith("a.npz: test holds the label 7, expected labels in [0, 1] as in train\n")
+    arrays = {"train_images": pixels, "train_labels": np.arange(8) % 2}
+    np.savez(tmp_path / "a.npz", **arrays, test_images=pixels, test_labels=np.arange(8))
+    options = [*SHORT, "--data", f"npz:{tmp_path / 'a.npz'}", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, options)
+    assert result.exit_code == 2
+    assert result.output.endswith("a.npz: test holds the label 7, expected labels in [0, 1] as in train\n")
     assert not (tmp_path / "out").exists()

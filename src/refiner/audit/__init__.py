@@ -1,10 +1,10 @@
-"""The audit: how much of its victims an attack rebuilds from what a defence lets out."""
+"""The audit: how well an attack reconstructs the victims' data from the uploads of a defence."""
 
 from refiner.audit.plan import Plan
 from refiner.audit.report import report_page, write_report
-from refiner.audit.result import AuditResult, Finding, Mean, Seconds, Tuned
-from refiner.audit.run import audit
-from refiner.audit.store import audit_all
+from refiner.audit.result import AuditResult, Finding, Mean, Seconds, TuningResult
+from refiner.audit.result_folder import audit_all
+from refiner.audit.run_audit import audit
 from refiner.audit.tuning import Tuning
 from refiner.audit.victims import Victims, load_victims
 
@@ -14,8 +14,8 @@ __all__ = [
     "Mean",
     "Plan",
     "Seconds",
-    "Tuned",
     "Tuning",
+    "TuningResult",
     "Victims",
     "audit",
     "audit_all",

@@ -1,80 +1,82 @@
-"""Names that tell audits apart, and their settings without repetition."""
+"""Short, unambiguous names of audits, and their settings without repetition."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 from refiner.attacks import Attack, make_attack
 from refiner.audit.result import AuditResult
-from refiner.audit.serialization import plain
+from refiner.audit.serialization import to_json_value
 from refiner.defenses import Defense, make_defense
 from refiner.errors import RefinerError
 
 Pair = tuple[str, str]
-_SHORT = {"total_variation": "TV"}
+_ABBREVIATIONS = {"total_variation": "TV"}
 
 
 def pair_names(results: Sequence[AuditResult]) -> list[Pair]:
-    """Defence and attack of every audit, each with the settings in which it differs from its default."""
+    """Return defence and attack of every audit, each with the settings that differ from its defaults."""
     names: list[Pair] = []
     for result in results:
-        defense = result.defense + _changed(result, "defense", result.defense, make_defense)
-        attack = result.attack + _changed(result, "attack", result.attack, make_attack)
-        # What still is the same differs in model or data: numbers tell them apart.
-        again, first = 2, defense
+        defense = result.defense + _changed_settings(result, "defense", result.defense, make_defense)
+        attack = result.attack + _changed_settings(result, "attack", result.attack, make_attack)
+        # Audits that still have the same name differ in model or data: they are numbered.
+        number, base_name = 2, defense
         while (defense, attack) in names:
-            defense, again = f"{first}, {again}", again + 1
+            defense, number = f"{base_name}, {number}", number + 1
         names.append((defense, attack))
     return names
 
 
 def shared_settings(names: Sequence[Pair], results: Sequence[AuditResult]) -> dict[str, object]:
-    """Every section of settings once where the audits agree, else once for each that differs."""
-    told: dict[str, object] = {}
+    """Return every section of settings: once if all audits agree on it, otherwise once for each audit."""
+    sections: dict[str, object] = {}
     for section in dict.fromkeys(key for result in results for key in result.settings):
         values = [result.settings.get(section) for result in results]
         if all(value == values[0] for value in values):
-            told[section] = values[0]
+            sections[section] = values[0]
             continue
         for pair, value in zip(names, values, strict=True):
-            side = {"defense": pair[0], "attack": pair[1]}.get(section, " against ".join(pair))
-            told[f"{section}: {side}"] = value
+            name = {"defense": pair[0], "attack": pair[1]}.get(section, " against ".join(pair))
+            sections[f"{section}: {name}"] = value
     for pair, result in zip(names, results, strict=True):
         if result.tuned is not None:
-            tried = [
+            trials = [
                 ({key: value for key, value in trial.items() if key != "psnr"}, trial["psnr"])
                 for trial in result.tuned.trials
             ]
-            scores = {f"PSNR of {point(settings)}": round(score, 2) for settings, score in tried}
-            told[f"tuned: {' against '.join(pair)}"] = {**result.tuned.chosen, **scores}
-    told["seconds"] = {
+            scores = {f"PSNR with {settings_text(settings)}": round(psnr, 2) for settings, psnr in trials}
+            sections[f"tuning: {' against '.join(pair)}"] = {**result.tuned.chosen, **scores}
+    sections["seconds"] = {
         " against ".join(pair): asdict(result.seconds) for pair, result in zip(names, results, strict=True)
     }
-    return told
+    return sections
 
 
-def point(settings: Mapping[str, float]) -> str:
-    """Settings of an attack in a few words.
+def settings_text(settings: Mapping[str, float]) -> str:
+    """Return settings of an attack as short text.
 
-    >>> point({"total_variation": 0.1, "lr": 0.03})
+    >>> settings_text({"total_variation": 0.1, "lr": 0.03})
     'TV 0.1, lr 0.03'
     """
-    return ", ".join(f"{_SHORT.get(name, name)} {value:g}" for name, value in settings.items())
+    return ", ".join(f"{_ABBREVIATIONS.get(name, name)} {value:g}" for name, value in settings.items())
 
 
-def _changed(result: AuditResult, part: str, name: str, make: Callable[[str], Attack | Defense]) -> str:
-    """The settings of a part that are not those it has by its name alone, in brackets."""
-    held = result.settings.get(part)
+def _changed_settings(
+    result: AuditResult, section: str, name: str, make: Callable[[str], Attack | Defense]
+) -> str:
+    """Return the settings that differ from the defaults of the defence or attack `name`, in brackets."""
+    settings = result.settings.get(section)
     try:
-        default = plain(make(name).settings())
-    except RefinerError:  # one of the user's own, which has no name here
+        defaults = to_json_value(make(name).settings())
+    except RefinerError:  # an object of the user, whose name is not registered
         return ""
-    if not isinstance(held, Mapping):
+    if not isinstance(settings, Mapping):
         return ""
-    chosen = result.tuned.chosen if part == "attack" and result.tuned is not None else {}
+    chosen = result.tuned.chosen if section == "attack" and result.tuned is not None else {}
     changed = [
-        f"{key} = {held[key]}"
-        for key in default
-        if key in held and key not in chosen and held[key] != default[key]
+        f"{key} = {settings[key]}"
+        for key in defaults
+        if key in settings and key not in chosen and settings[key] != defaults[key]
     ]
-    changed += [f"tuned: {point(chosen)}"] if chosen else []
+    changed += [f"tuned: {settings_text(chosen)}"] if chosen else []
     return f" ({', '.join(changed)})" if changed else ""

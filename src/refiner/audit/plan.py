@@ -1,4 +1,4 @@
-"""One audit before it is run: checked, with all the settings that its result depends on."""
+"""An audit before it is run: validated arguments, and all settings that the result depends on."""
 
 import hashlib
 import json
@@ -13,27 +13,26 @@ from torch import Tensor, nn
 from refiner import checks
 from refiner._version import __version__
 from refiner.attacks import Attack, ThreatModel, make_attack
-from refiner.audit.public_images import choose_public
+from refiner.audit.public_images import choose_public_images
 from refiner.audit.scoring import Scorer
-from refiner.audit.serialization import plain
-from refiner.audit.shapes import shaped
+from refiner.audit.serialization import to_json_value
 from refiner.audit.tuning import Tuning
-from refiner.core.determinism import repeatable
+from refiner.audit.victim_shapes import with_batch_axis
+from refiner.core.determinism import deterministic_algorithms
 from refiner.core.task import Task
-from refiner.defenses import Chain, Defense, Refiner, make_defense
-from refiner.defenses import label as label_of
+from refiner.defenses import Defense, make_defense, short_name
 from refiner.errors import DataError
 from refiner.evaluation import EvaluationNetwork
 from refiner.metrics import Thresholds
 from refiner.metrics.perceptual import PerceptualNetwork
 
-# An attacker must not draw the client's noise: the defence's seed lies beyond the attack's.
-APART = 2**32
+# Added to the seed for the defence, since the attack must not draw the same random numbers as the client.
+SEED_OFFSET = 2**32
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A defence, an attack, the victims and what they are scored by; whatever is wrong is refused here.
+    """A validated audit: a defence, an attack, victims and metrics. Make one with `Plan.of`.
 
     >>> from refiner.data import load_sample
     >>> from refiner.models import LeNet
@@ -49,19 +48,19 @@ class Plan:
     y: Tensor
     """`[V, B]`"""
     names: Sequence[str]
-    label: str
-    """What the defence is called."""
+    defense_name: str
+    """The name of the defence in results and files."""
     defense: Defense
     attack: Attack
     threat: ThreatModel
     scorer: Scorer
     seed: int
     deterministic: bool = False
-    """Whether a GPU, too, gives the same bits every time."""
+    """Whether a GPU, too, must give bit-identical results every time."""
     tuning: Tuning | None = None
-    """On what the attacker is tuned first; None leaves its settings as they are."""
+    """What the attack is tuned on first; None leaves its settings as they are."""
     settings: Mapping[str, object] = field(init=False)
-    """All that the result depends on, as plain records; images and weights by their checksum."""
+    """Everything that the result depends on, as JSON values; images and weights by their checksum."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", _settings(self))
@@ -84,76 +83,94 @@ class Plan:
         deterministic: bool = False,
         tune: Tuning | None = None,
     ) -> "Plan":
-        """The plan of `refiner.audit` with the same arguments."""
-        x, y = shaped(task, x, y)
+        """Return the plan of an audit; for the arguments and errors see `refiner.audit`."""
+        x, y = with_batch_axis(task, x, y)
         defender = make_defense(defense) if isinstance(defense, str) else defense
         attacker = make_attack(attack) if isinstance(attack, str) else attack
-        for field_, given, kind in (("defense", defender, Defense), ("attack", attacker, Attack)):
-            if not isinstance(given, kind):
-                raise checks.wrong(field_, given, f"a name, or one that is made as {kind.__name__}s are")
+        for argument, value, base in (("defense", defender, Defense), ("attack", attacker, Attack)):
+            if not isinstance(value, base):
+                raise checks.wrong(argument, value, f"a name or an instance of {base.__name__}")
         if threat is not None and not isinstance(threat, ThreatModel):
             raise checks.wrong("threat", threat, "a ThreatModel")
         if attacker.settings().get("input_range", (0.0, 1.0)) != (0.0, 1.0):
-            raise DataError("attack: its input_range must be (0, 1), in which an audit compares images")
+            raise DataError(
+                field="attack.input_range",
+                value=attacker.settings()["input_range"],
+                expected="(0, 1), the range in which an audit compares images",
+            )
         granted = threat or ThreatModel()
-        granted.check(attacker.needed(task), attacker.name)
+        granted.check(attacker.needs_for(task), attacker.name)
         attacker.check(task)
-        checks.integer("seed", seed, 0, APART - 1)
+        checks.integer("seed", seed, 0, SEED_OFFSET - 1)
         original = x.flatten(0, 1).to(torch.float64 if x.dtype == torch.float64 else torch.float32)
-        others = choose_public(original, public)
-        with repeatable(checks.flag("deterministic", deterministic), x.device):
-            scorer = Scorer.over(original, others, metrics, thresholds or Thresholds())
-        label = label_of(defense) if isinstance(defense, str) else defender.name
-        titles = _names(names, *y.shape)
+        public_images = choose_public_images(original, public)
+        with deterministic_algorithms(checks.flag("deterministic", deterministic), x.device):
+            scorer = Scorer.create(original, public_images, metrics, thresholds or Thresholds())
+        defense_name = short_name(defense) if isinstance(defense, str) else defender.name
+        image_names = _image_names(names, *y.shape)
         tuning = None if tune is None else tune.checked(task, original, y.shape[1], attacker)
         return cls(
-            task, x, y, titles, label, defender, attacker, granted, scorer, seed, deterministic, tuning
+            task,
+            x,
+            y,
+            image_names,
+            defense_name,
+            defender,
+            attacker,
+            granted,
+            scorer,
+            seed,
+            deterministic,
+            tuning,
         )
 
     @property
     def stem(self) -> str:
-        """A name for the files of this plan, another one for other settings."""
-        return f"{self.label}-{self.attack.name}-{identity(self.settings)[:12]}"
+        """The name of this plan's files without suffix; plans with other settings have other names."""
+        return f"{self.defense_name}-{self.attack.name}-{settings_digest(self.settings)[:12]}"
 
 
-def identity(settings: Mapping[str, object]) -> str:
-    """A checksum of all settings but the versions of other libraries.
+def settings_digest(settings: Mapping[str, object]) -> str:
+    """Return a checksum of all settings except the versions of other libraries.
 
-    >>> identity({"seed": 0, "versions": {"torch": "2"}}) == identity({"seed": 0, "versions": {"torch": "3"}})
+    >>> old, new = ({"seed": 0, "versions": {"torch": version}} for version in "23")
+    >>> settings_digest(old) == settings_digest(new)
     True
     """
     versions = settings.get("versions")
-    ours = versions.get("refiner") if isinstance(versions, Mapping) else None
-    told = json.dumps({**settings, "versions": ours}, sort_keys=True)
-    return hashlib.sha256(told.encode()).hexdigest()
+    refiner_version = versions.get("refiner") if isinstance(versions, Mapping) else None
+    text = json.dumps({**settings, "versions": refiner_version}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def difference(one: Mapping[str, object], other: Mapping[str, object]) -> str:
-    """The first setting in which two audits differ, the versions of other libraries aside.
+def first_difference(one: Mapping[str, object], other: Mapping[str, object]) -> str:
+    """Return the first setting in which two audits differ, except the versions of other libraries.
 
-    >>> difference({"seed": 0, "model": {"name": "LeNet"}}, {"seed": 0, "model": {"name": "ViT"}})
+    >>> first_difference({"seed": 0, "model": {"name": "LeNet"}}, {"seed": 0, "model": {"name": "ViT"}})
     'model, name'
     """
     for name in dict.fromkeys([*one, *other]):
         left, right = one.get(name), other.get(name)
         if isinstance(left, Mapping) and isinstance(right, Mapping):
-            within = ["refiner"] if name == "versions" else [*left, *right]
-            left, right = ({key: side.get(key) for key in within} for side in (left, right))
+            keys = ["refiner"] if name == "versions" else [*left, *right]
+            left, right = ({key: side.get(key) for key in keys} for side in (left, right))
             if left != right:
-                return f"{name}, {difference(left, right)}"
+                return f"{name}, {first_difference(left, right)}"
         elif left != right:
             return name
     return ""
 
 
-def _names(names: Sequence[str] | None, victims: int, batch: int) -> list[str]:
+def _image_names(names: Sequence[str] | None, victims: int, batch: int) -> list[str]:
     if names is None:
         return [
             f"victim {i // batch + 1}" + (f", image {i % batch + 1}" if batch > 1 else "")
             for i in range(victims * batch)
         ]
     if len(names) != victims * batch:
-        raise DataError(f"names: {len(names)}, expected {victims * batch}, one for every image")
+        raise DataError(
+            f"names: {len(names)} names, expected {victims * batch}, one for every image", field="names"
+        )
     return list(names)
 
 
@@ -162,14 +179,14 @@ def _settings(plan: Plan) -> dict[str, object]:
     return {
         "seed": plan.seed,
         "defense": {
-            "name": plan.label,
-            "proven": plan.defense.proves,
+            "name": plan.defense_name,
+            "proven": plan.defense.has_guarantee,
             "guarantee": plan.defense.guarantee(),
-            "seed": plan.seed + APART,
-            **plain(plan.defense.settings()),
+            "seed": plan.seed + SEED_OFFSET,
+            **to_json_value(plan.defense.settings()),
         },
-        "attack": {"name": plan.attack.name, "seed": plan.seed, **plain(plan.attack.settings())},
-        **({} if plan.tuning is None else {"tuning": _tuning(plan.tuning, plan.attack)}),
+        "attack": {"name": plan.attack.name, "seed": plan.seed, **to_json_value(plan.attack.settings())},
+        **({} if plan.tuning is None else {"tuning": _tuning_settings(plan.tuning, plan.attack)}),
         "threat": asdict(plan.threat),
         "model": {
             "name": type(task.model).__name__,
@@ -177,7 +194,7 @@ def _settings(plan: Plan) -> dict[str, object]:
             "classes": task.classes,
             "input": list(task.input_shape),
             "sha256": _digest(task.model.state_dict().values()),
-            "loss of three fixed scores": _loss(task),
+            "loss of three fixed scores": _loss_of_fixed_scores(task),
         },
         "data": {
             "victims": len(plan.y),
@@ -192,7 +209,7 @@ def _settings(plan: Plan) -> dict[str, object]:
             "public sha256": _digest(
                 t for t in (scorer.public.images, scorer.public.others) if t is not None
             ),
-            "candidates of the victims' kind": scorer.public.alike,
+            "candidates of the victims' kind": scorer.public.like_victims,
             "blind guesses": list(scorer.guesses),
             "intervals": "95 %, percentile bootstrap over victims",
             **asdict(scorer.thresholds),
@@ -209,7 +226,7 @@ def _settings(plan: Plan) -> dict[str, object]:
     }
 
 
-def _tuning(tuning: Tuning, attack: Attack) -> dict[str, object]:
+def _tuning_settings(tuning: Tuning, attack: Attack) -> dict[str, object]:
     return {
         "victims": len(tuning.y),
         "sha256": _digest([tuning.x, tuning.y]),
@@ -219,12 +236,10 @@ def _tuning(tuning: Tuning, attack: Attack) -> dict[str, object]:
 
 
 def _networks(plan: Plan) -> Iterator[tuple[str, nn.Module]]:
-    """The fixed networks that the result depends on, by their part in it."""
+    """Yield the fixed networks that the result depends on, with their role."""
     device = plan.x.device
-    # In a chain it can only stand first, since it needs the data.
-    first = plan.defense.parts[0] if isinstance(plan.defense, Chain) else plan.defense
-    if isinstance(first, Refiner):
-        yield "evaluation, for the defence", first.network or EvaluationNetwork.bundled(device)
+    for name, network in plan.defense.networks(plan.task).items():
+        yield f"{name}, for the defence", network
     for name, network in plan.attack.networks(plan.task).items():
         yield f"{name}, for the attack", network
     if "noise" in plan.scorer.metrics:
@@ -233,8 +248,8 @@ def _networks(plan: Plan) -> Iterator[tuple[str, nn.Module]]:
         yield "perception, for the metrics", PerceptualNetwork.bundled(device)
 
 
-def _loss(task: Task) -> float:
-    """Tells losses apart: a number that depends on nothing else."""
+def _loss_of_fixed_scores(task: Task) -> float:
+    """Return a number that identifies the loss function: its value for three fixed scores."""
     like = next(iter(task.parameters().values()))
     scores = torch.linspace(-1, 1, 3 * task.classes, device=like.device, dtype=like.dtype)
     labels = torch.arange(3, device=like.device) % task.classes

@@ -1,4 +1,4 @@
-"""What an audit found: scores of every image, their means, verdicts, images, and all that led to them."""
+"""The result of an audit: scores of every image, their means, verdicts, images and all settings."""
 
 import os
 from collections.abc import Mapping
@@ -12,76 +12,104 @@ from numpy.typing import NDArray
 
 from refiner.audit import serialization
 from refiner.errors import DataError
-from refiner.files import write_whole
+from refiner.files import write_atomically
 from refiner.metrics import GroupVerdict, Verdict
 
 Pixels = NDArray[np.uint8]
 """`[N, height, width, 3]`"""
 
 SCORES = ("mse", "psnr", "ssim", "lpips", "noise", "rank_pixels", "rank_lpips", "blind_psnr", "blind_ssim")
-PICTURES = ("original", "reconstruction", "robust")
+IMAGE_FIELDS = ("original", "reconstruction", "robust")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What the attack rebuilt of one image, in numbers; None where a metric was left out or doesn't fit."""
+    """The scores and the verdict of one image; a metric that was not computed is None."""
 
     name: str
     victim: int
-    """The client it belongs to, from 0."""
+    """The client that the image belongs to, from 0."""
     label: int
     mse: float
     psnr: float
+    """In dB; higher means a better reconstruction, as for `ssim`."""
     ssim: float
     lpips: float | None
+    """Lower means a better reconstruction."""
     noise: float | None
-    """The share of noise in the reconstruction."""
+    """The share of noise in the reconstruction, from 0 to 1."""
     rank_pixels: float | None
-    """The place of the original among all candidates, nearest first, by the correlation of pixels."""
+    """The rank of the original among all candidates by correlation of pixels; 1 is the nearest."""
     rank_lpips: float | None
     """The same by LPIPS."""
     blind_psnr: float
-    """What the best guess of someone who saw no gradient has."""
+    """The PSNR of the best guess that uses no gradient."""
     blind_ssim: float
+    """The SSIM of the best guess that uses no gradient."""
     verdict: Verdict
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean over all images and its 95 % interval, a percentile bootstrap over the victims."""
+    """A mean over all images with its 95 % interval, a percentile bootstrap over the victims."""
 
     value: float
     low: float | None
-    """None, as `high`, with fewer than two victims."""
+    """None, like `high`, with fewer than two victims."""
     high: float | None
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """What was chosen for the attacker on other images than those reported, by their mean PSNR."""
+class TuningResult:
+    """The settings that were chosen for the attack by their mean PSNR on images that are not victims."""
 
     chosen: Mapping[str, float]
-    """In place of those in `settings["attack"]`."""
+    """They replace those in `AuditResult.settings["attack"]`."""
     trials: tuple[Mapping[str, float], ...]
-    """All that was tried, each with its `psnr`."""
+    """Every combination that was tried, with its mean `psnr`."""
     images: int
+    """Number of images that were tuned on."""
 
 
 @dataclass(frozen=True)
 class Seconds:
-    """How long each part took."""
+    """How long each stage of the audit took, in seconds."""
 
     defense: float
     attack: float
     metrics: float
     resumed: bool = False
-    """Whether the attack went on from a file: its seconds are those since then."""
+    """Whether the attack was resumed from a file: `attack` then counts only the time since."""
     tuning: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class AuditResult:
-    """One attack on one defence: what is left of the victims' privacy, and all it takes to repeat it.
+    """The result of one attack on one defence, with everything that is needed to repeat it.
+
+    Returned by `refiner.audit`; saved and loaded as one JSON file.
+
+    Attributes:
+        defense: Name of the defence.
+        attack: Name of the attack.
+        victims: Number of clients.
+        batch: Images in each client's batch.
+        findings: Scores and verdict of every image, client by client.
+        means: Means with intervals of all scores, of `top1_pixels` and `top1_lpips` (how often the original
+            is the nearest candidate), and of the blind guess (`blind_psnr`, `blind_ssim`, …).
+        verdict: The verdict on all images together.
+        candidates: Number of images among which the original was sought; None if it was not.
+        label_recovery: Share of labels inferred from the uploads; None if the attacker was given them.
+        objective: The attack's lowest objective for every client.
+        diverged: For every client, whether the attack stopped early because of non-finite numbers.
+        original: Images uint8 `[N, height, width, 3]`.
+        reconstruction: The reconstructions, in the order of the originals.
+        robust: The robust data that the defence uploaded gradients of; None if it does not make any.
+        seconds: Time spent on each stage.
+        made: When the audit was finished.
+        settings: Settings of defence, attack, model, data and threat model, with all seeds and versions.
+        tuned: How the attack was tuned; None if it was not.
+        upload_bytes: Size of one client's upload when packed; None if unknown.
 
     >>> import torch
     >>> from refiner.attacks import InvertingGradients
@@ -92,12 +120,12 @@ class AuditResult:
     >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10))
     >>> task = Task(model, example=sample.images[:1])
     >>> attack = InvertingGradients(iterations=2)
-    >>> found = audit(task, sample.images[:2], sample.labels[:2], defense="none", attack=attack, metrics=[])
-    >>> len(found.findings), len(found.scores("psnr")), found.reconstruction.shape
+    >>> result = audit(task, sample.images[:2], sample.labels[:2], defense="none", attack=attack, metrics=[])
+    >>> len(result.findings), len(result.scores("psnr")), result.reconstruction.shape
     (2, 2, (2, 32, 32, 3))
-    >>> found.means["psnr"].value == sum(found.scores("psnr")) / 2
+    >>> result.means["psnr"].value == sum(result.scores("psnr")) / 2
     True
-    >>> AuditResult.from_json(found.to_json()).to_json() == found.to_json()
+    >>> AuditResult.from_json(result.to_json()).to_json() == result.to_json()
     True
     """
 
@@ -106,119 +134,140 @@ class AuditResult:
     victims: int
     batch: int
     findings: tuple[Finding, ...]
-    """One an image: victim by victim, each victim's batch in its order."""
     means: Mapping[str, Mean]
-    """Of every score that all images have, of `top1_pixels` and `top1_lpips`."""
     verdict: GroupVerdict
     candidates: int | None
-    """Among how many images the attacker looked for the original; None if it was not asked to."""
     label_recovery: float | None
-    """The share of labels read from the upload, as multisets of each victim; None if they were granted."""
     objective: tuple[float, ...]
-    """The attacker's own best value for every victim."""
     diverged: tuple[bool, ...]
-    """For every victim: its attack ended early, at its best, for want of finite numbers."""
     original: Pixels
     reconstruction: Pixels
     robust: Pixels | None
-    """What Refiner made of the originals; None for another defence, and for a chain."""
     seconds: Seconds
     made: datetime
     settings: Mapping[str, object]
-    """Of the defence, attack, model, data and threat model, with all seeds and versions."""
-    tuned: Tuned | None = None
-    """None if the attacker was taken as it is."""
+    tuned: TuningResult | None = None
     upload_bytes: int | None = None
-    """What one client's upload takes, packed."""
 
     def __post_init__(self) -> None:
         count = self.victims * self.batch
         if len(self.findings) != count or not count:
-            raise DataError(f"findings: {len(self.findings)}, expected {self.victims} × {self.batch}")
+            raise DataError(
+                f"findings: {len(self.findings)}, expected {self.victims} × {self.batch}", field="findings"
+            )
         if len(self.objective) != self.victims or len(self.diverged) != self.victims:
             raise DataError(f"objective, diverged: expected one value for each of {self.victims} victims")
-        for name in PICTURES:
+        for name in IMAGE_FIELDS:
             pixels = getattr(self, name)
             if pixels is None and name == "robust":
                 continue
             if pixels.dtype != np.uint8 or pixels.ndim != 4 or len(pixels) != count or pixels.shape[3] != 3:
                 raise DataError(
-                    f"{name}: {pixels.dtype} {list(pixels.shape)}, expected uint8 [{count}, height, width, 3]"
+                    f"{name}: {pixels.dtype} {list(pixels.shape)}, "
+                    f"expected uint8 [{count}, height, width, 3]",
+                    field=name,
                 )
 
     def scores(self, name: str) -> list[float]:
-        """One score of every image, one of `SCORES`; of those that have it."""
+        """Return one score of every image that has it.
+
+        Args:
+            name: One of `SCORES`: "mse", "psnr", "ssim", "lpips", "noise", "rank_pixels", "rank_lpips",
+                "blind_psnr", "blind_ssim".
+        """
         if name not in SCORES:
-            raise DataError(f"score = {name!r}: expected one of {', '.join(SCORES)}")
+            raise DataError(field="name", value=name, expected=f"one of {', '.join(SCORES)}")
         return [value for finding in self.findings if (value := getattr(finding, name)) is not None]
 
     def __repr__(self) -> str:
-        told = f"PSNR {self.means['psnr'].value:.1f} dB, {self.verdict.level}: {self.verdict.reason}"
-        return f"AuditResult({self.defense} against {self.attack}, {told})"
+        psnr = f"PSNR {self.means['psnr'].value:.1f} dB"
+        return (
+            f"AuditResult({self.defense} against {self.attack}, {psnr}, "
+            f"{self.verdict.level}: {self.verdict.reason})"
+        )
 
     def to_json(self) -> str:
-        """All of it as JSON, without loss; the same result gives the same text."""
-        held = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name in PICTURES:
-            held[name] = None if held[name] is None else serialization.pack(held[name])
-        held |= {"findings": [asdict(finding) for finding in self.findings], "made": self.made.isoformat()}
-        held |= {"means": {name: asdict(mean) for name, mean in self.means.items()}}
-        held |= {"verdict": asdict(self.verdict), "seconds": asdict(self.seconds)}
-        held |= {"tuned": None if self.tuned is None else asdict(self.tuned)}
-        return serialization.seal(serialization.plain(held))
+        """Return the result as JSON without loss; equal results give equal text."""
+        record = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name in IMAGE_FIELDS:
+            record[name] = None if record[name] is None else serialization.encode_pixels(record[name])
+        record |= {"findings": [asdict(finding) for finding in self.findings], "made": self.made.isoformat()}
+        record |= {"means": {name: asdict(mean) for name, mean in self.means.items()}}
+        record |= {"verdict": asdict(self.verdict), "seconds": asdict(self.seconds)}
+        record |= {"tuned": None if self.tuned is None else asdict(self.tuned)}
+        return serialization.dump_with_checksum(serialization.to_json_value(record))
 
     @classmethod
     def from_json(cls, text: str, name: str = "audit") -> "AuditResult":
-        """What `to_json` wrote; anything else is refused, with `name` in the error.
+        """Return the result that `to_json` wrote.
+
+        Args:
+            text: The JSON text.
+            name: What to call it in an error, as the file's name.
+
+        Raises:
+            DataError: if the text is not a complete, unchanged audit result.
 
         >>> AuditResult.from_json("{}", name="a.json")
         Traceback (most recent call last):
-        refiner.errors.DataError: a.json: not an audit's result (no format 'refiner-audit-1')
+        refiner.errors.DataError: a.json: not an audit result (its format is not 'refiner-audit-1')
         """
-        held = serialization.unseal(text, name)
+        record = serialization.load_with_checksum(text, name)
         try:
-            for stack in PICTURES:
-                held[stack] = None if held[stack] is None else serialization.unpack(held[stack])
-            held["findings"] = tuple(_finding(found) for found in held["findings"])
-            held["means"] = {score: Mean(**mean) for score, mean in held["means"].items()}
-            held["objective"] = tuple(serialization.number(value) for value in held["objective"])
-            held["diverged"] = tuple(bool(value) for value in held["diverged"])
-            held["verdict"], held["seconds"] = GroupVerdict(**held["verdict"]), Seconds(**held["seconds"])
-            held["made"] = datetime.fromisoformat(held["made"])
-            held["tuned"] = None if held.get("tuned") is None else _tuned(held["tuned"])
-            return cls(**held)
+            for images in IMAGE_FIELDS:
+                record[images] = (
+                    None if record[images] is None else serialization.decode_pixels(record[images])
+                )
+            record["findings"] = tuple(_finding(finding) for finding in record["findings"])
+            record["means"] = {score: Mean(**mean) for score, mean in record["means"].items()}
+            record["objective"] = tuple(
+                serialization.from_json_number(value) for value in record["objective"]
+            )
+            record["diverged"] = tuple(bool(value) for value in record["diverged"])
+            record["verdict"] = GroupVerdict(**record["verdict"])
+            record["seconds"] = Seconds(**record["seconds"])
+            record["made"] = datetime.fromisoformat(record["made"])
+            record["tuned"] = None if record.get("tuned") is None else _tuning_result(record["tuned"])
+            return cls(**record)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise serialization.refused(name, f"{type(error).__name__}: {error}") from error
+            raise serialization.invalid_result(name, f"{type(error).__name__}: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write it as one JSON file, whole or not at all."""
-        return write_whole(path, self.to_json().encode("utf-8", "surrogatepass"))
+        """Write the result as one JSON file, completely or not at all, and returns the path."""
+        return write_atomically(path, self.to_json().encode("utf-8", "surrogatepass"))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "AuditResult":
-        """Read what `save` wrote.
+        """Return the result that `save` wrote.
+
+        Raises:
+            DataError: if the file is missing, incomplete, changed, or not an audit result.
 
         >>> AuditResult.load("absent.json")
         Traceback (most recent call last):
-        refiner.errors.DataError: absent.json: not an audit's result (No such file or directory)
+        refiner.errors.DataError: absent.json: not an audit result (No such file or directory)
         """
         try:
             text = Path(path).read_text(encoding="utf-8", errors="surrogatepass")
         except (OSError, ValueError) as error:
-            raise serialization.refused(str(path), getattr(error, "strerror", None) or "not text") from error
+            reason = getattr(error, "strerror", None) or "not text"
+            raise serialization.invalid_result(str(path), reason) from error
         return cls.from_json(text, str(path))
 
 
-def _tuned(held: dict[str, Any]) -> Tuned:
+def _tuning_result(record: dict[str, Any]) -> TuningResult:
     chosen, *trials = (
-        {name: serialization.number(value) for name, value in point.items()}
-        for point in (held["chosen"], *held["trials"])
+        {name: serialization.from_json_number(value) for name, value in settings.items()}
+        for settings in (record["chosen"], *record["trials"])
     )
-    return Tuned(chosen, tuple(trials), int(held["images"]))
+    return TuningResult(chosen, tuple(trials), int(record["images"]))
 
 
-def _finding(held: dict[str, Any]) -> Finding:
-    told = held.pop("verdict")
-    verdict = Verdict(told["level"], dict(told["votes"]), tuple(told["reasons"]))
-    scores = {name: None if held[name] is None else serialization.number(held[name]) for name in SCORES}
-    return Finding(**{**held, **scores}, verdict=verdict)
+def _finding(record: dict[str, Any]) -> Finding:
+    votes = record.pop("verdict")
+    verdict = Verdict(votes["level"], dict(votes["votes"]), tuple(votes["reasons"]))
+    scores = {
+        name: None if record[name] is None else serialization.from_json_number(record[name])
+        for name in SCORES
+    }
+    return Finding(**{**record, **scores}, verdict=verdict)

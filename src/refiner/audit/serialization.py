@@ -1,4 +1,4 @@
-"""A result as text and back without loss: exact floats, packed pixels, and a checksum over all of it."""
+"""Lossless JSON for audit results: exact floats, compressed pixels, and a checksum over everything."""
 
 import base64
 import binascii
@@ -18,10 +18,10 @@ FORMAT = "refiner-audit-1"
 Pixels = NDArray[np.uint8]
 
 
-def plain(value: object) -> Any:
-    """`value` as JSON holds it: mappings with text keys, lists; numbers it can't hold, and all else, as text.
+def to_json_value(value: object) -> Any:
+    """Return `value` with only JSON types; non-finite numbers and all other objects become text.
 
-    >>> plain({"range": (0.0, 1.0), "loss": float("nan")})
+    >>> to_json_value({"range": (0.0, 1.0), "loss": float("nan")})
     {'range': [0.0, 1.0], 'loss': 'nan'}
     """
     if value is None or isinstance(value, bool | int | str):
@@ -29,79 +29,81 @@ def plain(value: object) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
-        return {str(name): plain(inner) for name, inner in value.items()}
+        return {str(name): to_json_value(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(inner) for inner in value]
+        return [to_json_value(inner) for inner in value]
     return str(value)
 
 
-def number(value: object) -> float:
-    """A float that `plain` wrote.
+def from_json_number(value: object) -> float:
+    """Return a float that `to_json_value` wrote.
 
-    >>> number(0.1), number("nan"), number("-inf")
+    >>> from_json_number(0.1), from_json_number("nan"), from_json_number("-inf")
     (0.1, nan, -inf)
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise TypeError(f"{type(value).__name__} where a number belongs")
+        raise TypeError(f"{type(value).__name__}, expected a number")
     return float(value)
 
 
-def pack(pixels: Pixels) -> dict[str, object]:
-    """Pixels as text, compressed.
+def encode_pixels(pixels: Pixels) -> dict[str, object]:
+    """Return pixels as their shape and compressed text.
 
-    >>> same = unpack(pack(np.arange(12, dtype=np.uint8).reshape(1, 2, 2, 3)))
-    >>> same.shape, int(same.sum())
+    >>> pixels = decode_pixels(encode_pixels(np.arange(12, dtype=np.uint8).reshape(1, 2, 2, 3)))
+    >>> pixels.shape, int(pixels.sum())
     ((1, 2, 2, 3), 66)
     """
     data = base64.b64encode(zlib.compress(np.ascontiguousarray(pixels).tobytes(), 9))
     return {"shape": list(pixels.shape), "zlib": data.decode("ascii")}
 
 
-def unpack(packed: Mapping[str, Any]) -> Pixels:
-    """The pixels that `pack` made text of; ValueError if they are not whole."""
-    shape = tuple(int(side) for side in packed["shape"])
+def decode_pixels(encoded: Mapping[str, Any]) -> Pixels:
+    """Return the pixels that `encode_pixels` encoded; raises ValueError if they do not fit their shape."""
+    shape = tuple(int(side) for side in encoded["shape"])
     count = math.prod(shape)
-    # No more than the shape says: a few bytes can claim to be gigabytes.
-    opener = zlib.decompressobj()
+    # Decompress no more than the shape needs: a few bytes can expand to gigabytes.
+    decompressor = zlib.decompressobj()
     try:
-        data = opener.decompress(base64.b64decode(packed["zlib"], validate=True), max_length=count + 1)
+        data = decompressor.decompress(base64.b64decode(encoded["zlib"], validate=True), max_length=count + 1)
     except (zlib.error, binascii.Error) as error:
-        raise ValueError("images that can't be unpacked") from error
-    if min(shape) < 1 or len(data) != count or not opener.eof:
+        raise ValueError("images that can't be decompressed") from error
+    if min(shape) < 1 or len(data) != count or not decompressor.eof:
         raise ValueError(f"images of {len(data)} bytes, expected {count}")
     return np.frombuffer(data, np.uint8).reshape(shape).copy()
 
 
-def seal(body: Mapping[str, object]) -> str:
-    """`body` as JSON with its format and checksum."""
+def dump_with_checksum(body: Mapping[str, object]) -> str:
+    """Return `body` as JSON text with its format and checksum."""
     text = _canonical(body)
     return f'{{"format": "{FORMAT}", "sha256": "{_digest(text)}", "audit": {text}}}\n'
 
 
-def unseal(text: str, name: str) -> dict[str, Any]:
-    """The body that `seal` was given; anything else is refused, `name` first.
+def load_with_checksum(text: str, name: str) -> dict[str, Any]:
+    """Return the body that `dump_with_checksum` wrote; raises `DataError` with `name` for other text.
 
-    >>> unseal(seal({"psnr": 0.1}), "a.json")
+    >>> load_with_checksum(dump_with_checksum({"psnr": 0.1}), "a.json")
     {'psnr': 0.1}
-    >>> unseal(seal({"psnr": 0.1}).replace("0.1", "0.2"), "a.json")
+    >>> load_with_checksum(dump_with_checksum({"psnr": 0.1}).replace("0.1", "0.2"), "a.json")
     Traceback (most recent call last):
-    refiner.errors.DataError: a.json: not an audit's result (its checksum is wrong: it was cut or changed)
+    refiner.errors.DataError: a.json: not an audit result (wrong checksum: incomplete or changed)
     """
     try:
-        whole = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise refused(name, "not JSON, or cut short") from error
-    if not isinstance(whole, dict) or whole.get("format") != FORMAT:
-        raise refused(name, f"no format {FORMAT!r}")
-    body = whole.get("audit")
-    if not isinstance(body, dict) or whole.get("sha256") != _digest(_canonical(body)):
-        raise refused(name, "its checksum is wrong: it was cut or changed")
+        raise invalid_result(name, "not JSON, or incomplete") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise invalid_result(name, f"its format is not {FORMAT!r}")
+    body = document.get("audit")
+    if not isinstance(body, dict) or document.get("sha256") != _digest(_canonical(body)):
+        raise invalid_result(name, "wrong checksum: incomplete or changed")
     return body
 
 
-def refused(name: str, reason: object) -> DataError:
-    """The error for a file that holds no result."""
-    return DataError(f"{name}: not an audit's result ({' '.join(str(reason).split())[:160]})")
+def invalid_result(name: str, reason: object) -> DataError:
+    """Return the error for a file that is not an audit result."""
+    return DataError(
+        f"{name}: not an audit result ({' '.join(str(reason).split())[:160]})", field="path", value=name
+    )
 
 
 def _canonical(body: Mapping[str, object]) -> str:
@@ -109,5 +111,5 @@ def _canonical(body: Mapping[str, object]) -> str:
 
 
 def _digest(text: str) -> str:
-    # Lone surrogates, which a file's name may hold, are no UTF-8.
+    # File names may contain lone surrogates, which plain UTF-8 cannot encode.
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,135 +1,156 @@
-"""The main result in plain sentences."""
+"""The main results of audits in a few sentences."""
 
 from collections.abc import Mapping, Sequence
 
-from refiner.audit.display_names import pair_names, point
+from refiner.audit.display_names import pair_names, settings_text
 from refiner.audit.result import AuditResult
 from refiner.metrics.verdict import LEVELS
 
-_LONG = {"total_variation": "total variation", "lr": "learning rate"}
-_VOTES = {"psnr": "PSNR", "ssim": "SSIM", "identification": "identification"}
+_SETTING_NAMES = {"total_variation": "total variation", "lr": "learning rate"}
+_CRITERIA = {"psnr": "PSNR", "ssim": "SSIM", "identification": "identification"}
 
 
 def summary(results: Sequence[AuditResult]) -> str:
-    """For each defence the attack that did worst to it, what a blind guess has, and what can't be told."""
-    told = [_sentence(name, _worst(of_it)) for name, of_it in _by_defense(results).items()]
+    """Return one sentence per defence on its worst attack, the blind guess, and caveats."""
+    sentences = [_sentence(name, _worst(audits)) for name, audits in _by_defense(results).items()]
     blind = results[0].means["blind_psnr"].value
-    return " ".join([*told, f"A blind guess has {blind:.1f} dB.", *caveats(results)])
+    sentences.append(f"A blind guess, made without any gradient, scores {blind:.1f} dB.")
+    return " ".join([*sentences, *caveats(results)])
 
 
 def caveats(results: Sequence[AuditResult]) -> list[str]:
-    """Why a verdict may say less than it seems to."""
-    told = []
+    """Return sentences on what the verdicts do not show."""
+    sentences = []
     if attack_works(results) is None:
-        told.append("Whether the attack works on this model is not shown: audit `none` beside it.")
+        sentences.append(
+            "Whether the attack works on this model at all is unknown: audit the defence `none` as well."
+        )
     for attack in dict.fromkeys(result.attack for result in results):
         if attack_works(results, attack) is False:
-            told.append(
-                f"{attack} fails without any defence, so this says nothing of the others; try another one, "
-                "or more iterations."
+            sentences.append(
+                f"{attack} fails even without a defence, so its results say nothing about the defences: "
+                "use more iterations or another attack."
             )
     for (defense, attack), result in zip(pair_names(results), results, strict=True):
         if any(result.diverged):
-            lost = f"{sum(result.diverged)} of {len(result.diverged)} uploads"
-            told.append(f"{attack} diverged on {lost} of {defense}, which is no protection.")
-    if any(_paints_cifar(result) for result in results):
-        told.append("ggl painted with refiner's own generator, of CIFAR-10; for other data it needs another.")
-    if any(voteless(result) for result in results):
-        told.append(f"Identification has no vote: {results[0].candidates} candidates are too few to tell.")
-    return [*told, *proven(results)]
+            uploads = f"{sum(result.diverged)} of {len(result.diverged)} uploads"
+            sentences.append(
+                f"{attack} diverged on {uploads} of {defense}, which does not mean that they are protected."
+            )
+    if any(_uses_bundled_generator(result) for result in results):
+        sentences.append(
+            "ggl used the bundled generator, which was trained on CIFAR-10; other data need another one."
+        )
+    if any(identification_not_counted(result) for result in results):
+        sentences.append(
+            f"Identification does not count here: among {results[0].candidates} candidates it can't be told "
+            "from chance."
+        )
+    return [*sentences, *guarantees(results)]
 
 
-def _paints_cifar(result: AuditResult) -> bool:
-    held = result.settings.get("attack")
-    return result.attack == "ggl" and isinstance(held, Mapping) and held.get("generator") is None
+def _uses_bundled_generator(result: AuditResult) -> bool:
+    settings = result.settings.get("attack")
+    return result.attack == "ggl" and isinstance(settings, Mapping) and settings.get("generator") is None
 
 
-def proven(results: Sequence[AuditResult]) -> list[str]:
-    """What is proven of the defences; of most nothing is."""
-    told, rest = [], 0
+def guarantees(results: Sequence[AuditResult]) -> list[str]:
+    """Return sentences on which defences have a proven guarantee; most have none."""
+    sentences, unproven = [], []
     for name, (result, *_) in _by_defense(results).items():
-        held = result.settings.get("defense")
-        if isinstance(held, Mapping) and held.get("proven"):
-            told.append(f"Of {name} is proven: {held['guarantee']}.")
+        settings = result.settings.get("defense")
+        if isinstance(settings, Mapping) and settings.get("proven"):
+            sentences.append(f"Proven for {name}: {settings['guarantee']}.")
         elif result.defense != "none":
-            rest += 1
-    whom = "the others hide" if told else "a defence hides here"
-    return told + [f"Nothing is proven of what {whom}: it is measured."] * bool(rest)
+            unproven.append(name)
+    if unproven:
+        sentences.append(f"Nothing is proven for {_enumeration(unproven)}: these results are measurements.")
+    return sentences
 
 
 def attack_works(results: Sequence[AuditResult], attack: str | None = None) -> bool | None:
-    """Whether this attack, or any, exposes what no defence hides; None if that was not tried."""
-    bare = [result for result in results if result.defense == "none" and attack in (None, result.attack)]
-    return any(result.verdict.level == "exposed" for result in bare) if bare else None
+    """Return whether this attack, or any, exposes undefended images; None if that was not tried."""
+    undefended = [
+        result for result in results if result.defense == "none" and attack in (None, result.attack)
+    ]
+    return any(result.verdict.level == "exposed" for result in undefended) if undefended else None
 
 
-def voteless(result: AuditResult) -> bool:
-    """Whether identification was tried, but among too few candidates to be told from luck."""
+def identification_not_counted(result: AuditResult) -> bool:
+    """Return whether identification was tried among too few candidates to be told from chance."""
     votes = [finding.verdict.votes for finding in result.findings]
     return result.candidates is not None and not any("identification" in vote for vote in votes)
 
 
-def why(result: AuditResult) -> str:
-    """Which votes exposed those that chance does not explain: "by PSNR and identification", or nothing."""
+def exposed_by(result: AuditResult) -> str:
+    """Return the criteria by which images were exposed beyond chance, as "by PSNR and SSIM", or nothing."""
     exposed = [finding.verdict for finding in result.findings if finding.verdict.level == "exposed"]
     if result.verdict.by_chance:
         exposed = [
             verdict for verdict in exposed if "exposed" in (verdict.votes["psnr"], verdict.votes["ssim"])
         ]
-    named = [
+    criteria = [
         name
-        for vote, name in _VOTES.items()
+        for vote, name in _CRITERIA.items()
         if any(verdict.votes.get(vote) == "exposed" for verdict in exposed)
     ]
-    if not named:
+    if not criteria:
         return ""
-    return "by " + (
-        " and ".join([", ".join(named[:-1]), named[-1]]) if len(named) > 1 else f"{named[0]} alone"
-    )
+    return f"by {_enumeration(criteria)}" if len(criteria) > 1 else f"by {criteria[0]} alone"
 
 
-def note(result: AuditResult) -> str:
-    """What an image's verdict means, with the thresholds of this audit."""
-    limits = result.settings.get("metrics")
-    held = limits if isinstance(limits, Mapping) else {}
-    told = (
-        f"An image is exposed if its reconstruction has a PSNR of {held.get('psnr', 0):g} dB or an SSIM of "
-        f"{held.get('ssim', 0):g}, and more than the best blind guess at it"
+def verdict_note(result: AuditResult) -> str:
+    """Return what "exposed" means with the thresholds of this audit, and what the attacker knows."""
+    metrics = result.settings.get("metrics")
+    thresholds = metrics if isinstance(metrics, Mapping) else {}
+    text = (
+        f"An image is exposed if its reconstruction reaches a PSNR of {thresholds.get('psnr', 0):g} dB or an "
+        f"SSIM of {thresholds.get('ssim', 0):g}, and scores higher than the best blind guess"
     )
-    if result.candidates is not None and not voteless(result):
-        told += f"; or if it singles the original out among {result.candidates} images"
+    if result.candidates is not None and not identification_not_counted(result):
+        text += (
+            f"; or if it identifies the image: among {result.candidates} images the original is the one most "
+            "similar to the reconstruction"
+        )
     threat = result.settings.get("threat")
-    granted = [name for name, given in threat.items() if given] if isinstance(threat, Mapping) else []
-    also = f", and has {' and '.join(granted)}" if granted else ""
-    told += f". The attacker sees the upload, the model and the size of the batch{also}; "
+    granted = (
+        [name for name, is_granted in threat.items() if is_granted] if isinstance(threat, Mapping) else []
+    )
+    also = f", and is given {_enumeration(granted)}" if granted else ""
+    text += f". The attacker sees the upload, the model and the batch size{also}; "
     if result.tuned is None:
-        return told + "it does not know the defence."
-    names = [_LONG.get(name, name) for name in result.tuned.chosen]
-    were, images = "were" if len(names) > 1 else "was", _others(result.tuned.images)
+        return text + "the attack is not adapted to the defence."
+    names = [_SETTING_NAMES.get(name, name) for name in result.tuned.chosen]
+    were = "were" if len(names) > 1 else "was"
     return (
-        f"{told}its {' and '.join(names)} {were} tuned for each defence on {images}, else it does not know "
-        "the defence."
+        f"{text}its {_enumeration(names)} {were} tuned for each defence on "
+        f"{_other_images(result.tuned.images)}, otherwise the attack is not adapted to the defence."
     )
 
 
-def tuned(result: AuditResult) -> str:
-    """What the attacker was tuned to, and on what; nothing if it was not."""
-    found = result.tuned
-    if found is None:
+def tuning_text(result: AuditResult) -> str:
+    """Return the settings that the attack was tuned to, and on how many images; empty if it was not."""
+    tuning = result.tuned
+    if tuning is None:
         return ""
-    return f"{point(found.chosen)} on {_others(found.images)}"
+    return f"{settings_text(tuning.chosen)} on {_other_images(tuning.images)}"
 
 
-def _others(count: int) -> str:
+def _other_images(count: int) -> str:
     return f"{count} other image{'' if count == 1 else 's'}"
 
 
+def _enumeration(names: Sequence[str]) -> str:
+    """Return names as text: "a", "a and b", "a, b and c"."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
 def _by_defense(results: Sequence[AuditResult]) -> dict[str, list[AuditResult]]:
-    """The audits of every defence, by its name and the settings that tell it from others of that name."""
-    found: dict[str, list[AuditResult]] = {}
+    """Return the audits of every defence, by its name with the settings that differ from the defaults."""
+    audits: dict[str, list[AuditResult]] = {}
     for (name, _), result in zip(pair_names(results), results, strict=True):
-        found.setdefault(name, []).append(result)
-    return found
+        audits.setdefault(name, []).append(result)
+    return audits
 
 
 def _worst(results: Sequence[AuditResult]) -> AuditResult:
@@ -139,16 +160,18 @@ def _worst(results: Sequence[AuditResult]) -> AuditResult:
 
 
 def _sentence(defense: str, result: AuditResult) -> str:
-    count, lucky = len(result.findings), result.verdict.by_chance
-    exposed = result.verdict.exposed - lucky
-    whom = "Without a defence" if result.defense == "none" else f"With {defense}"
-    how = f" {why(result)}" if exposed else " beyond chance" if lucky else ""
-    many = "none" if not exposed else f"all {count}" if exposed == count else f"{exposed}"
-    of = "" if exposed == count else f" of {count}"
-    noun = "image" if count == 1 else "images"
-    more = " more" if exposed else ""
-    named = f"; identification alone names {lucky}{more}, no more than chance explains" if lucky else ""
+    total, by_chance = len(result.findings), result.verdict.by_chance
+    exposed = result.verdict.exposed - by_chance
+    condition = "Without a defence" if result.defense == "none" else f"With {defense}"
+    criteria = f" {exposed_by(result)}" if exposed else " beyond chance" if by_chance else ""
+    count = "none" if not exposed else f"all {total}" if exposed == total else f"{exposed}"
+    of_total = "" if exposed == total else f" of {total}"
+    noun = "image" if total == 1 else "images"
+    chance = ""
+    if by_chance:
+        more = " more" if exposed else ""
+        chance = f" (identification alone picks out {by_chance}{more}, which chance explains)"
     return (
-        f"{whom}, {result.attack} exposes {many}{of} {noun}{how}, "
-        f"at {result.means['psnr'].value:.1f} dB and an SSIM of {result.means['ssim'].value:.2f}{named}."
+        f"{condition}, {result.attack} exposes {count}{of_total} {noun}{criteria}{chance}: "
+        f"mean PSNR {result.means['psnr'].value:.1f} dB, mean SSIM {result.means['ssim'].value:.2f}."
     )

@@ -1,4 +1,4 @@
-"""Other images, on which the attacker is tuned for a defence before the victims are attacked."""
+"""Tuning an attack for a defence, on images that are not victims, before the victims are attacked."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,21 +8,33 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.attacks import Attack, tunable
-from refiner.audit.public_images import without
-from refiner.audit.shapes import shaped
+from refiner.audit.public_images import without_victims
+from refiner.audit.victim_shapes import with_batch_axis
 from refiner.core.task import Task
 from refiner.errors import DataError
-from refiner.metrics.pairs import check_images
+from refiner.metrics.image_checks import check_images
 
-TOTAL_VARIATION = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
-LR = (0.01, 0.03, 0.1)
+TOTAL_VARIATION_WEIGHTS = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
+LEARNING_RATES = (0.01, 0.03, 0.1)
 
 
 @dataclass(frozen=True, eq=False)
 class Tuning:
-    """Images that are no victims, and what is tried on them; the attack's own values are tried too.
+    """Images to tune an attack on, and the values to try.
 
-    An attacker can do the same who runs the defence on images of its own.
+    A real attacker can do the same with images of its own, since it can run the defence on them. For every
+    defence each combination of the values is tried on these images, and the one with the highest mean PSNR
+    is used against the victims. The attack's own values are always tried as well.
+
+    Args:
+        x: Images that are not victims: `[V, B, C, H, W]` with the victims' batch size B, or
+            `[N, C, H, W]` for batches of one.
+        y: Their labels, `[V, B]` or `[N]`.
+        total_variation: Weights of the total-variation prior to try, each ≥ 0.
+        lr: Learning rates to try, each > 0.
+
+    Raises:
+        SettingError: if a value is out of range.
 
     >>> import torch
     >>> from refiner.attacks import InvertingGradients
@@ -32,10 +44,9 @@ class Tuning:
     """
 
     x: Tensor
-    """`[V, B, C, H, W]` with the victims' B, or `[N, C, H, W]`"""
     y: Tensor
-    total_variation: Sequence[float] = TOTAL_VARIATION
-    lr: Sequence[float] = LR
+    total_variation: Sequence[float] = TOTAL_VARIATION_WEIGHTS
+    lr: Sequence[float] = LEARNING_RATES
 
     def __post_init__(self) -> None:
         for weight in self.total_variation:
@@ -44,23 +55,25 @@ class Tuning:
             checks.number("lr", rate, 0, above=True)
 
     def values(self, attack: Attack) -> dict[str, list[float]]:
-        """What is tried of each setting that can be tuned."""
-        tried = {name: (*getattr(self, name), getattr(attack, name)) for name in tunable(attack)}
-        return {name: sorted({float(value) for value in values}) for name, values in tried.items()}
+        """Return the values to try of every setting of `attack` that can be tuned."""
+        candidates = {name: (*getattr(self, name), getattr(attack, name)) for name in tunable(attack)}
+        return {name: sorted({float(value) for value in values}) for name, values in candidates.items()}
 
     def grid(self, attack: Attack) -> tuple[dict[str, float], ...]:
-        """Every combination of them."""
+        """Return every combination of these values."""
         values = self.values(attack)
         return tuple(dict(zip(values, point, strict=True)) for point in product(*values.values()))
 
     def checked(self, task: Task, victims: Tensor, batch: int, attack: Attack) -> "Tuning":
-        """With batches; whatever does not fit the victims `[N, C, H, W]` is refused."""
+        """Return a copy with a batch axis; raises `DataError` unless it fits the victims `[N, C, H, W]`."""
         if not tunable(attack):
-            raise DataError(f"tune: {attack.name} has neither total_variation nor lr to be tuned")
-        x, y = shaped(task, self.x, self.y, "tune.")
+            raise DataError(
+                f"tune: {attack.name} has no setting that can be tuned (total_variation, lr)", field="tune"
+            )
+        x, y = with_batch_axis(task, self.x, self.y, "tune.")
         if x.shape[1] != batch:
-            raise DataError(f"tune.x: batches of {x.shape[1]}, expected {batch} as the victims have")
+            raise DataError(field="tune.x", value=x, expected=f"batches of {batch}, as the victims have")
         flat = check_images("tune.x", x.flatten(0, 1).to(victims))
-        if len(without(flat, victims)) < len(flat):
-            raise DataError("tune: holds a victim, expected other images")
+        if len(without_victims(flat, victims)) < len(flat):
+            raise DataError("tune: contains a victim, expected other images", field="tune")
         return replace(self, x=x, y=y)

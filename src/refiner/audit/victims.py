@@ -1,4 +1,4 @@
-"""Whom to audit: the bundled sample, a data set, or images of one's own."""
+"""The victims of an audit: from the bundled sample, a dataset, or the user's own images."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,32 +9,35 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.audit.own import Images, own_images
-from refiner.data import DATASETS, load_dataset, load_sample, open_data
-from refiner.data.catalogue import SHORT, SOURCES
-from refiner.data.load import held
+from refiner.audit.user_images import LabelledImages, read_user_images
+from refiner.data import DATASETS, available_splits, load_data, load_sample
+from refiner.data.catalogue import ALIASES, find_dataset
 from refiner.errors import DataError
 
-# Victims of every study are CIFAR-10's training images from here on; nothing is trained on them.
+# Victims of CIFAR-10 are its training images from here on; nothing in this project is trained on them.
 _FIRST_VICTIM = 40_000
-# An attacker is tuned on these, or on those behind an audit's victims where they reach further.
-_FIRST_TUNED_ON = 41_000
-_PUBLIC = 1000
+# Attacks are tuned on images from here on, or from behind the last victim if that is later.
+_FIRST_TUNING_IMAGE = 41_000
+_PUBLIC_IMAGES = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class Victims:
-    """Clients' batches `x [V, B, C, H, W]` in 0..1, labels `y [V, B]`, public images of the same kind."""
+    """The batches of an audit's clients, and other images of the same source."""
 
     x: Tensor
+    """`[V, B, C, H, W]` in 0..1"""
     y: Tensor
+    """`[V, B]`"""
     names: Sequence[str]
-    """One an image: its file, where it has one of its own."""
+    """One per image: its file, if it has a file of its own."""
     public: Tensor | None
+    """Images `[N, C, H, W]` that are not victims; None if the source has none."""
     classes: int
     source: str
+    """Where the images come from, as shown in the report."""
     tuning_x: Tensor | None = None
-    """Other batches, on which an attacker may be tuned; None if none were asked for."""
+    """Batches on which an attack may be tuned; None unless `tuning_victims` was given."""
     tuning_y: Tensor | None = None
 
 
@@ -48,86 +51,107 @@ def load_victims(
     seed: int = 0,
     tuning_victims: int = 0,
 ) -> Victims:
-    """The first victims of the bundled sample, of a data set, or of own images.
+    """Return the first images of the bundled sample, of a dataset, or of your own images as victims.
 
-    A data set comes from the cache (`refiner data get`), or from the files in `root` if that is given.
-    Own images are a file, a folder or an `.npz`; labels are `labels` or `y` of the `.npz`, or the number of
-    an image's sub-folder among those of the folder, else they are drawn. An image is called by its file.
-    The `tuning_victims` are the next ones; of CIFAR-10 those from training image 41,000 on.
+    Args:
+        data: The name of a dataset in the cache (see `refiner data list`), or a path: an image, a folder
+            or an `.npz`. None is the bundled sample. The labels of your own images are the array `labels`
+            or `y` of the `.npz`, or the sub-folders of the folder; otherwise they are drawn at random.
+        root: A folder with the dataset's original files, instead of the cache.
+        victims: Number of clients.
+        batch: Images in each client's batch.
+        size: Resize your own images to this many pixels: the shorter side, then a centre crop.
+        seed: Seed of labels that are drawn at random.
+        tuning_victims: Number of further clients on which an attack may be tuned: the next images of
+            the source; of CIFAR-10 those from training image 41,000 on.
 
-    >>> found = load_victims(victims=2, batch=3)
-    >>> found.x.shape, found.names[0], found.y.tolist()
+    Returns:
+        The victims, with up to 1,000 public images of the same source.
+
+    Raises:
+        DataError: if the data can't be read, or there are fewer images than asked for.
+
+    >>> victims = load_victims(victims=2, batch=3)
+    >>> victims.x.shape, victims.names[0], victims.y.tolist()
     (torch.Size([2, 3, 3, 32, 32]), 'airplane 1', [[0, 1, 2], [3, 4, 5]])
     """
     count = checks.integer("victims", victims, 1) * checks.integer("batch", batch, 1)
-    more = checks.integer("tuning_victims", tuning_victims, 0) * batch
-    if root is not None and data not in DATASETS:
-        raise DataError(f"root = {str(root)!r}: goes with a data set, one of {', '.join(DATASETS)}")
-    named = data in DATASETS or data in SOURCES or data in SHORT
-    if size is not None and (data is None or named):
-        raise DataError(f"size = {size}: goes with own images only")
+    tuning_count = checks.integer("tuning_victims", tuning_victims, 0) * batch
+    is_dataset = data in DATASETS or data in ALIASES
+    if root is not None and not is_dataset:
+        datasets = ", ".join(DATASETS)
+        raise DataError(
+            f"root = {str(root)!r}: can be given only with a dataset, one of {datasets}",
+            field="root",
+            value=str(root),
+        )
+    if size is not None and (data is None or is_dataset):
+        raise DataError(f"size = {size}: can be given only with your own images", field="size", value=size)
     if data is None:
         sample = load_sample()
-        titles = [f"{sample.class_names[y]} {n}" for n, y in enumerate(sample.labels.tolist(), start=1)]
-        found = Images(sample.images, sample.labels, titles, len(sample.class_names), sample.source)
+        names = [f"{sample.class_names[y]} {n}" for n, y in enumerate(sample.labels.tolist(), start=1)]
+        source = LabelledImages(sample.images, sample.labels, names, len(sample.class_names), sample.source)
         rest = None
-    elif named:
-        found, rest = _from_dataset(data, root, count, more)
+    elif is_dataset:
+        source, rest = _from_dataset(data, root, count, tuning_count)
     else:
-        known = [*SOURCES, *SHORT]
-        if not Path(data).exists() and (close := get_close_matches(data, known, 1)):
-            raise DataError(f"data = {data!r}: no such file or folder; did you mean {close[0]!r}?")
-        found = own_images(Path(data), size, seed)
-        rest = found.images[count : count + _PUBLIC]
-    if len(found.images) < count:
+        dataset_names = [*DATASETS, *ALIASES]
+        if not Path(data).exists() and (close := get_close_matches(data, dataset_names, 1)):
+            raise DataError(
+                f"data = {data!r}: no such file or folder; did you mean {close[0]!r}?",
+                field="data",
+                value=data,
+            )
+        source = read_user_images(Path(data), size, seed)
+        rest = source.images[count : count + _PUBLIC_IMAGES]
+    available = len(source.images)
+    if available < count:
         raise DataError(
-            f"victims × batch = {victims} × {batch}: expected at most {len(found.images)}, "
-            f"the images of {found.source}"
+            field="victims",
+            value=victims,
+            expected=f"at most {available // batch} with batches of {batch}, since {source.source} has "
+            f"{available} images",
         )
-    if len(found.images) < count + more:
+    if available < count + tuning_count:
         raise DataError(
-            f"tuning_victims = {tuning_victims}: expected at most {(len(found.images) - count) // batch}, "
-            f"what {found.source} has beside the victims"
+            field="tuning_victims",
+            value=tuning_victims,
+            expected=f"at most {(available - count) // batch}, since {source.source} has {available} images",
         )
-    x, y = _batches(found, slice(0, count), batch)
-    tuned_on = _batches(found, slice(count, count + more), batch) if more else (None, None)
+    x, y = _batches(source, slice(0, count), batch)
+    tuning = _batches(source, slice(count, count + tuning_count), batch) if tuning_count else (None, None)
     public = rest if rest is not None and len(rest) else None
-    return Victims(x, y, found.names[:count], public, found.classes, found.source, *tuned_on)
+    return Victims(x, y, source.names[:count], public, source.classes, source.source, *tuning)
 
 
-def _batches(found: Images, rows: slice, batch: int) -> tuple[Tensor, Tensor]:
-    images, labels = found.images[rows], found.labels[rows]
+def _batches(source: LabelledImages, rows: slice, batch: int) -> tuple[Tensor, Tensor]:
+    images, labels = source.images[rows], source.labels[rows]
     return images.view(-1, batch, *images.shape[1:]), labels.view(-1, batch)
 
 
-def _from_dataset(name: str, root: Path | None, count: int, more: int) -> tuple[Images, Tensor]:
-    """Victims of a data set and, behind them, those to tune on; and other images of it."""
-    splits, classes = _splits(name, root)
+def _from_dataset(
+    name: str, root: Path | None, count: int, tuning_count: int
+) -> tuple[LabelledImages, Tensor]:
+    """Return victims of a dataset followed by the images to tune on, and other images of it."""
     if name == "cifar10":
-        images, labels = _split(name, "train", root, None)
-        rest = images[:_PUBLIC]
-        behind = max(_FIRST_TUNED_ON, _FIRST_VICTIM + count)
-        rows = [slice(_FIRST_VICTIM, _FIRST_VICTIM + count), slice(behind, behind + more)]
-        images, labels = (torch.cat([t[each] for each in rows]) for t in (images, labels))
+        train = load_data(name, "train", root=root)
+        images, labels = train.images, train.labels
+        rest = images[:_PUBLIC_IMAGES]
+        first_tuning = max(_FIRST_TUNING_IMAGE, _FIRST_VICTIM + count)
+        ranges = [
+            slice(_FIRST_VICTIM, _FIRST_VICTIM + count),
+            slice(first_tuning, first_tuning + tuning_count),
+        ]
+        images, labels = (torch.cat([tensor[rows] for rows in ranges]) for tensor in (images, labels))
     else:
+        splits = available_splits(name, root)
         split = "test" if "test" in splits else splits[0]
-        images, labels = _split(name, split, root, count + max(_PUBLIC, more))
-        rest = images[count : count + _PUBLIC]
-    titles = [f"image {number}" for number in range(1, count + 1)]
-    found = images[: count + more].float() / 255, labels[: count + more]
-    return Images(*found, titles, classes, name), rest.float() / 255
-
-
-def _splits(name: str, root: Path | None) -> tuple[list[str], int]:
-    """The splits there are, and how many classes."""
-    if root is not None:
-        return list(DATASETS[name].splits), DATASETS[name].classes
-    own, record = held(name)
-    return list(record.splits), SOURCES[own].classes
-
-
-def _split(name: str, split: str, root: Path | None, limit: int | None) -> tuple[Tensor, Tensor]:
-    if root is not None:
-        return load_dataset(name, split, root, limit=limit)
-    data = open_data(name, split)
-    return data.images[:limit], data.labels[:limit]
+        data = load_data(name, split, root=root, limit=count + max(_PUBLIC_IMAGES, tuning_count))
+        images, labels = data.images, data.labels
+        rest = images[count : count + _PUBLIC_IMAGES]
+    names = [f"image {number}" for number in range(1, count + 1)]
+    used = slice(0, count + tuning_count)
+    source = LabelledImages(
+        images[used].float() / 255, labels[used], names, find_dataset(name)[1].classes, name
+    )
+    return source, rest.float() / 255

@@ -1,4 +1,4 @@
-"""The command line: parse, call, show."""
+"""The command line: it parses arguments, calls the library and shows the results."""
 
 from typing import Annotated
 
@@ -29,14 +29,17 @@ app.add_typer(evalnet, name="evalnet", cls=OneLineGroup)
 app.add_typer(gan, name="gan", cls=OneLineGroup)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         console.print(f"refiner {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
+    ] = False,
 ) -> None:
-    """Keep a federated-learning client's data out of its gradients, and show how much still leaks."""
+    """Protect a federated-learning client's data from gradient-leakage attacks; measure what still leaks."""

@@ -1,4 +1,4 @@
-"""What every command shares: where it prints, its device, its bar, its errors."""
+"""What all commands share: console, device option, progress bar and one-line errors."""
 
 import re
 import sys
@@ -22,82 +22,83 @@ from rich.progress import Task as Line
 from rich.text import Text
 from typer.core import TyperGroup
 
-from refiner.cli.wording import in_words_of
+from refiner.cli.option_errors import command_message
 from refiner.errors import DataError, RefinerError
 
 console = Console()
-# Click's, found through typer, which from 0.26 on has a click of its own.
+# Click's usage error, found through typer, which bundles its own copy of click from version 0.26 on.
 _UsageError: Any = typer.BadParameter.__base__
 
 Size = Annotated[
-    int | None, typer.Option(help="Bring images to this side: shorter side, then centre.", min=1)
+    int | None,
+    typer.Option(help="Resize images to this many pixels: the shorter side, then a centre crop.", min=1),
 ]
-Device = Annotated[str, typer.Option(help="cpu or cuda.")]
+Device = Annotated[str, typer.Option(help="Device to compute on: cpu or cuda.")]
 
 
-def to_device(name: str) -> torch.device:
-    """The device of that name, if it is there."""
+def select_device(name: str) -> torch.device:
+    """Return the device of that name; raise `DataError` if it is not available."""
     if name not in ("cpu", "cuda"):
-        raise DataError(f"device = {name!r}: expected cpu or cuda")
+        raise DataError(field="device", value=name, expected="cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
-        raise DataError("device = 'cuda': no CUDA device is available here; use cpu")
+        raise DataError("device = 'cuda': no CUDA device is available; use cpu", field="device", value="cuda")
     return torch.device(name)
 
 
 def progress_bar(*columns: ProgressColumn) -> Progress:
-    """A bar on stderr that is gone when it is done."""
+    """Return a progress bar on stderr that disappears when it is done."""
     if not columns:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    screen = Console(stderr=True)
+    stderr = Console(stderr=True)
     return Progress(
         *columns,
-        console=screen,
+        console=stderr,
         transient=True,
-        # Into a file it would draw nothing, yet leave an empty line before an error.
-        disable=not screen.is_terminal,
-        # A step may take minutes, and a rate needs two.
+        # In a file it would draw nothing but leave an empty line before an error.
+        disable=not stderr.is_terminal,
+        # A step may take minutes, and a rate needs two steps.
         speed_estimate_period=600,
     )
 
 
 class Rate(ProgressColumn):
-    """How many of something are done in a second."""
+    """A progress column that shows the number of units per second."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, unit: str) -> None:
         super().__init__()
-        self.what = what
+        self.unit = unit
 
     def render(self, task: Line) -> Text:
-        """The column's text."""
+        """Return the column's text."""
         speed = task.finished_speed or task.speed
         if speed is None:
             return Text("")
-        return Text(f"{speed:,.0f} {self.what}/s" if speed >= 10 else f"{speed:.2g} {self.what}/s")
+        return Text(f"{speed:,.0f} {self.unit}/s" if speed >= 10 else f"{speed:.2g} {self.unit}/s")
 
 
 @contextmanager
 def one_line_errors(command: typer.Context) -> Iterator[None]:
-    """A wrong setting or file is a line on stderr and exit code 2, no traceback; a warning is a line too."""
+    """Turn errors of the library into one line on stderr and exit code 2, and warnings into one line."""
     with warnings.catch_warnings():
         warnings.simplefilter("default", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: _say(f"warning: {message}")
+        warnings.showwarning = lambda message, *_, **__: _print_line(f"warning: {message}")
         try:
             yield
         except RefinerError as error:
-            _say(in_words_of(command, str(error)))
+            _print_line(command_message(error, command))
             raise typer.Exit(2) from None
 
 
 class OneLineGroup(TyperGroup):
-    """Commands whose usage errors, too, are a line on stderr and exit code 2."""
+    """A group of commands whose usage errors are one line on stderr, with exit code 2."""
 
     def make_context(self, *args: Any, **settings: Any) -> Any:
-        """Parses the options of the group itself."""
+        """Parse the options of the group itself."""
         with _one_line_usage():
             return super().make_context(*args, **settings)
 
     def invoke(self, ctx: Any) -> Any:
-        """Parses those of a command, and runs it."""
+        """Parse the options of a command and run it."""
         with _one_line_usage(ctx):
             return super().invoke(ctx)
 
@@ -109,19 +110,19 @@ def _one_line_usage(group: Any = None) -> Iterator[None]:
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             raise
-        words, context = [], error.ctx or group
+        path, context = [], error.ctx or group
         if error.ctx is None and group is not None:
-            words.append(group.invoked_subcommand or "")
+            path.append(group.invoked_subcommand or "")
         while context is not None and context.parent is not None:
-            words.append(context.info_name)
+            path.append(context.info_name)
             context = context.parent
         message = " ".join(error.format_message().split()).rstrip(".")
-        # Typer adds to click's guess the same one.
+        # Typer repeats the suggestion of click.
         message = re.sub(r"( Did you mean [^?]*\?)\1$", r"\1", message)
-        see = " ".join(["refiner", *filter(None, reversed(words)), "--help"])
-        _say(f"{message[:1].lower()}{message[1:]} (see {see})")
+        help_command = " ".join(["refiner", *filter(None, reversed(path)), "--help"])
+        _print_line(f"{message[:1].lower()}{message[1:]} (see {help_command})")
         raise typer.Exit(2) from None
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     print(f"refiner: {' '.join(text.splitlines())}", file=sys.stderr)

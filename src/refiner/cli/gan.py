@@ -1,4 +1,4 @@
-"""`refiner gan`: train the generator, look at what it makes."""
+"""`refiner gan`: train the generator of the GGL attack, and sample from it."""
 
 import math
 from pathlib import Path
@@ -6,40 +6,43 @@ from typing import Annotated
 
 import typer
 
-from refiner.cli.common import Device, console, one_line_errors, progress_bar, to_device
-from refiner.generator import Generator, Training, load_public, train, write_samples
+from refiner.cli.common import Device, console, one_line_errors, progress_bar, select_device
+from refiner.generator import GANTrainingSettings, Generator, load_public_images, train, write_sample_grid
 
-gan = typer.Typer(no_args_is_help=True, help="The generator that an attack may search for its victims.")
+gan = typer.Typer(no_args_is_help=True, help="The generator in whose latent space the GGL attack searches.")
 
 
 @gan.command("train")
 def gan_train_command(
     command: typer.Context,
-    data: Annotated[Path, typer.Option(help="Folder with the data set's files.")],
-    out: Annotated[Path, typer.Option(help="Where the weights go, a .safetensors file; samples beside it.")],
-    dataset: Annotated[str, typer.Option(help="cifar10, cifar100, svhn or ham10000.")] = "cifar10",
+    data: Annotated[Path, typer.Option(help="Folder with the dataset's original files.")],
+    out: Annotated[
+        Path, typer.Option(help="File for the weights, .safetensors; sample images go beside it.")
+    ],
+    dataset: Annotated[str, typer.Option(help="Dataset: cifar10, cifar100, svhn or ham10000.")] = "cifar10",
     limit: Annotated[
-        int | None, typer.Option(help="Only the first images; of cifar10 at most 40,000, no victims.")
+        int | None,
+        typer.Option(help="Use only this many images; of cifar10 at most 40,000: the rest are victims."),
     ] = None,
-    epochs: Annotated[int, typer.Option()] = Training.epochs,
-    batch: Annotated[int, typer.Option()] = Training.batch,
-    width: Annotated[int, typer.Option(help="Channels of the generator.")] = Training.width,
-    discriminator_width: Annotated[int, typer.Option()] = Training.discriminator_width,
-    seed: Annotated[int, typer.Option()] = Training.seed,
+    epochs: Annotated[int, typer.Option()] = GANTrainingSettings.epochs,
+    batch: Annotated[int, typer.Option()] = GANTrainingSettings.batch,
+    width: Annotated[int, typer.Option(help="Channels of the generator.")] = GANTrainingSettings.width,
+    discriminator_width: Annotated[int, typer.Option()] = GANTrainingSettings.discriminator_width,
+    seed: Annotated[int, typer.Option()] = GANTrainingSettings.seed,
     device: Device = "cpu",
     resume: Annotated[
         Path | None,
-        typer.Option(help="Checkpoint to go on from and to keep; OUT.part, removed at the end, if left out."),
+        typer.Option(help="Checkpoint to continue from and to keep. Default: OUT.part, removed at the end."),
     ] = None,
     minutes: Annotated[
-        float, typer.Option(help="Begin no epoch that would end later; the same command goes on.")
+        float, typer.Option(help="Start no epoch that would end later than this; the same command continues.")
     ] = math.inf,
 ) -> None:
-    """Train it; a run that was stopped goes on where it was."""
+    """Train the generator; after an interruption the same command continues."""
     with one_line_errors(command):
-        where = to_device(device)
-        images, labels, classes = load_public(dataset, data, limit)
-        training = Training(
+        torch_device = select_device(device)
+        images, labels, classes = load_public_images(dataset, data, limit)
+        training = GANTrainingSettings(
             epochs=epochs,
             batch=batch,
             width=width,
@@ -50,23 +53,23 @@ def gan_train_command(
         with progress_bar() as bar:
             line = bar.add_task("epochs", total=epochs)
 
-            def tell(epoch: int, judging: float, making: float) -> None:
-                told = f"discriminator {judging:.3f}, generator {making:+.3f}"
-                bar.update(line, completed=epoch, description=f"epochs, {told}")
+            def show_epoch(epoch: int, discriminator_loss: float, generator_loss: float) -> None:
+                losses = f"discriminator {discriminator_loss:.3f}, generator {generator_loss:+.3f}"
+                bar.update(line, completed=epoch, description=f"epochs, {losses}")
                 if not bar.console.is_terminal:
-                    after = bar.tasks[0].elapsed or 0
-                    bar.console.print(f"epoch {epoch}/{epochs}: {told}, {after:.0f} s", highlight=False)
+                    seconds = bar.tasks[0].elapsed or 0
+                    bar.console.print(f"epoch {epoch}/{epochs}: {losses}, {seconds:.0f} s", highlight=False)
 
             train(
                 images,
                 labels,
                 training,
                 out,
-                device=where,
+                device=torch_device,
                 checkpoint=resume,
                 minutes=minutes,
                 on_step=lambda done: bar.update(line, completed=done),
-                on_epoch=tell,
+                on_epoch=show_epoch,
             )
         console.print(f"Weights: {out}, samples: {out.with_suffix('.png')}", soft_wrap=True)
 
@@ -74,12 +77,14 @@ def gan_train_command(
 @gan.command("sample")
 def gan_sample_command(
     command: typer.Context,
-    out: Annotated[Path, typer.Option(help="Where the images go, a .png file with a row for each class.")],
-    weights: Annotated[Path | None, typer.Option(help="Weights; the bundled ones if left out.")] = None,
-    each: Annotated[int, typer.Option(help="Images of each class.")] = 10,
+    out: Annotated[Path, typer.Option(help="File for the images, .png, with a row for each class.")],
+    weights: Annotated[
+        Path | None, typer.Option(help="Weights of the generator. Default: the bundled ones.")
+    ] = None,
+    each: Annotated[int, typer.Option(help="Number of images of each class.")] = 10,
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
-    """Write images of every class."""
+    """Write generated images of every class."""
     with one_line_errors(command):
         generator = Generator.bundled() if weights is None else Generator.load(weights)
-        console.print(f"Samples: {write_samples(out, generator, each, seed)}", soft_wrap=True)
+        console.print(f"Samples: {write_sample_grid(out, generator, each, seed)}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`refiner refine`: images, raw and robust."""
+"""`refiner refine`: shows raw and robust images side by side."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,48 +7,51 @@ import torch
 import typer
 from rich.table import Table
 
-from refiner.cli.common import Device, Size, console, one_line_errors, progress_bar, to_device
+from refiner.cli.common import Device, Size, console, one_line_errors, progress_bar, select_device
 from refiner.core import Task
 from refiner.data import load_sample, read_images
 from refiner.defenses import Refiner
 from refiner.errors import DataError
-from refiner.models import build
-from refiner.refine_report import COLUMNS, refine_each, write_exhibit
+from refiner.models import make_model
+from refiner.refine_report import COLUMNS, refine_each, write_refine_page
 
 
 def refine(
     command: typer.Context,
-    out: Annotated[Path, typer.Option(help="Folder for index.html.")] = Path("out/refine"),
+    out: Annotated[Path, typer.Option(help="Folder in which index.html is written.")] = Path("out/refine"),
     data: Annotated[
-        Path | None, typer.Option(help="Image, folder or .npz; the bundled sample if left out.")
+        Path | None,
+        typer.Option(help="An image, a folder of images or an .npz file; by default the bundled sample."),
     ] = None,
     model: Annotated[str, typer.Option(help="lenet, resnet10, resnet18, resnet34 or vit.")] = "lenet",
-    limit: Annotated[int, typer.Option(help="How many images.", min=1)] = 200,
-    iterations: Annotated[int, typer.Option(help="ι, the work of the search.")] = 10,
+    limit: Annotated[int, typer.Option(help="Maximum number of images.", min=1)] = 200,
+    iterations: Annotated[int, typer.Option(help="Refiner's iterations ι.")] = 10,
     size: Size = None,
     seed: Annotated[
         int | None,
-        typer.Option(help="For a repeatable run; else the system's entropy.", min=0, max=2**31 - 1),
+        typer.Option(help="Seed for a repeatable run; by default noise is random.", min=0, max=2**31 - 1),
     ] = None,
     device: Device = "cpu",
 ) -> None:
-    """Refine images, print what it does to them and their gradients, and write a page with both."""
+    """Refine images, print privacy and gradient distance, and write a page with the images."""
     with one_line_errors(command):
         if out.exists() and not out.is_dir():
-            raise DataError(f"out = {str(out)!r}: expected a folder, but it is a file")
+            raise DataError(
+                f"out = {str(out)!r}: expected a folder, but it is a file", field="out", value=str(out)
+            )
         if data is None:
             sample = load_sample()
             images, labels = sample.images[:limit], sample.labels[:limit]
             titles, source = [sample.class_names[int(y)] for y in labels], sample.source
         else:
             images = read_images(data, size=size)[:limit]
-            # Foreign images have no labels: class 0 stands for all.
+            # These images have no labels: all are assigned to class 0.
             labels, source = torch.zeros(len(images), dtype=torch.long), str(data)
             titles = [f"image {i + 1}" for i in range(len(images))]
-        where = to_device(device)
+        where = select_device(device)
         if seed is not None:
             torch.manual_seed(seed)
-        network = build(model, input_shape=tuple(images.shape[1:])).to(where)
+        network = make_model(model, input_shape=tuple(images.shape[1:])).to(where)
         images, labels = images.to(where), labels.to(where)
         task = Task(network, example=images[:2])
         defenses = {
@@ -65,11 +68,11 @@ def refine(
                 seed=seed,
                 on_progress=lambda name, done: bar.update(line, advance=done, description=name),
             )
-        table = Table(title=f"{len(images)} images, each alone, {model} at its start")
+        table = Table(title=f"{len(images)} images, each refined by itself, untrained {model}")
         for column in COLUMNS:
             table.add_column(column, justify="left" if column == "defence" else "right")
         for row in rows:
             table.add_row(*row.cells())
         console.print(table)
-        page = write_exhibit(out / "index.html", rows, titles, source=source, model=model)
-        console.print(f"Images side by side: {page}")
+        page = write_refine_page(out / "index.html", rows, titles, source=source, model=model)
+        console.print(f"Raw and robust images: {page}")

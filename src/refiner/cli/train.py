@@ -1,4 +1,4 @@
-"""`refiner train`: a federated training with a defence, and what it costs in accuracy."""
+"""`refiner train`: federated training with a defence, and its cost in accuracy."""
 
 import warnings
 from pathlib import Path
@@ -8,11 +8,11 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from refiner import checks
-from refiner.cli.common import Device, Rate, Size, console, one_line_errors, progress_bar, to_device
+from refiner.cli.common import Device, Rate, Size, console, one_line_errors, progress_bar, select_device
 from refiner.errors import SettingError
-from refiner.federation import SERVERS, Experiment, Training, run_experiment
+from refiner.federation import SERVERS, Experiment, FederatedSettings, run_experiment
 from refiner.federation.reference import read_reference
-from refiner.models import NAMES
+from refiner.models import MODELS
 
 
 def train(
@@ -21,53 +21,67 @@ def train(
         "out/train"
     ),
     data: Annotated[
-        str, typer.Option(help="sample, a source of `refiner data list`, folder:, npz: or parquet:PATH.")
+        str,
+        typer.Option(help="sample, a dataset of `refiner data list`, folder:PATH, npz:PATH, parquet:PATH."),
     ] = "sample",
     size: Size = None,
-    model: Annotated[str, typer.Option(help=f"One of {', '.join(NAMES)}.")] = "lenet",
+    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "lenet",
     defense: Annotated[
-        str, typer.Option(help="NAME or NAME:setting=value,… of `refiner defenses`.")
+        str, typer.Option(help="Defence from `refiner defenses`: NAME or NAME:setting=value,…")
     ] = "none",
-    clients: Annotated[int, typer.Option(help="Among whom the data are parted.")] = 10,
-    sampled: Annotated[int | None, typer.Option(help="Who take part in a round; all if left out.")] = None,
-    rounds: Annotated[int, typer.Option(help="How many in all.")] = 8000,
-    batch: Annotated[int, typer.Option(help="Samples of a local step.")] = 128,
-    local_steps: Annotated[int, typer.Option(help="1 is FedSGD, more is FedAvg.")] = 1,
-    lr: Annotated[float, typer.Option(help="Learning rate of a local step.")] = 0.01,
+    clients: Annotated[int, typer.Option(help="Number of clients that the data is split across.")] = 10,
+    sampled: Annotated[
+        int | None, typer.Option(help="Number of clients sampled per round. Default: all.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Number of rounds.")] = 8000,
+    batch: Annotated[int, typer.Option(help="Samples per local step.")] = 128,
+    local_steps: Annotated[int, typer.Option(help="Local steps per round: 1 is FedSGD, more is FedAvg.")] = 1,
+    lr: Annotated[float, typer.Option(help="Learning rate of the local steps.")] = 0.01,
     partition: Annotated[str, typer.Option(help="iid or dirichlet:CONCENTRATION.")] = "iid",
     server: Annotated[
-        str, typer.Option(help=f"One of {', '.join(SERVERS)}, with settings as defences have them.")
+        str, typer.Option(help=f"One of {', '.join(SERVERS)}, with settings like a defence.")
     ] = "fedavg",
-    seed: Annotated[int, typer.Option(help="Of the model, the partition, the batches and the noise.")] = 0,
-    evaluate_every: Annotated[int, typer.Option(help="Rounds from one test to the next.")] = 500,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the model, the partition, the batches and the noise.")
+    ] = 0,
+    evaluate_every: Annotated[int, typer.Option(help="Rounds between evaluations.")] = 500,
     patience: Annotated[
-        int | None, typer.Option(help="End after so many tests in a row without a better one.")
+        int | None, typer.Option(help="Stop after this many evaluations in a row without improvement.")
     ] = None,
-    checkpoint_every: Annotated[int, typer.Option(help="Rounds from one checkpoint to the next.")] = 500,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in OUT.")] = False,
+    checkpoint_every: Annotated[int, typer.Option(help="Rounds between checkpoints.")] = 500,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the checkpoint in OUT.")] = False,
     reference: Annotated[
         Path | None,
-        typer.Option(help="Folder of a training to compare with: prints PMM, the share of its accuracy."),
+        typer.Option(help="Folder of a training to compare with; prints PMM, the share of its accuracy."),
     ] = None,
     device: Device = "cpu",
     engine: Annotated[
-        str, typer.Option(help="local: all clients in one call. flower: a process for each, over Flower.")
+        str,
+        typer.Option(help="local: all clients in one process. flower: one process per client."),
     ] = "local",
     deadline: Annotated[
-        float, typer.Option(help="Flower: seconds that a round waits for its clients.")
+        float, typer.Option(help="Flower: how many seconds a round waits for its clients.")
     ] = 600.0,
     aggregation: Annotated[
-        str, typer.Option(help="Flower: plain, or secure: the server sees the sum of the updates alone.")
+        str, typer.Option(help="Flower: plain, or secure: the server sees only the sum of the updates.")
     ] = "plain",
 ) -> None:
-    """Train a model on data parted among clients, each of whom uploads only what the defence lets out."""
+    """Train a model on data that is split across clients, whose updates are protected by a defence."""
     with one_line_errors(command):
         checks.choice("engine", engine, ("local", "flower"))
         if engine == "flower" and patience is not None:
-            raise SettingError(f"patience = {patience}: goes with engine = local only")
+            raise SettingError(
+                f"patience = {patience}: can be given only with the engine local",
+                field="patience",
+                value=patience,
+            )
         if engine == "local" and aggregation != "plain":
-            raise SettingError(f"aggregation = {aggregation!r}: goes with engine = flower only")
-        where = to_device(device)
+            raise SettingError(
+                f"aggregation = {aggregation!r}: can be given only with the engine flower",
+                field="aggregation",
+                value=aggregation,
+            )
+        torch_device = select_device(device)
         experiment = Experiment(
             data=data,
             size=size,
@@ -77,7 +91,7 @@ def train(
             server=server,
             evaluate_every=evaluate_every,
             patience=patience,
-            training=Training(
+            training=FederatedSettings(
                 rounds=rounds,
                 clients=clients,
                 sampled=sampled,
@@ -87,7 +101,7 @@ def train(
                 seed=seed,
             ),
         )
-        other = None if reference is None else read_reference(reference, experiment)
+        reference_training = None if reference is None else read_reference(reference, experiment)
         with progress_bar(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -101,10 +115,10 @@ def train(
             def show(done: int, score: float | None) -> None:
                 bar.update(line, completed=done)
                 if score is not None:
-                    bar.update(line, score=f"{100 * score:.2f} % right")
+                    bar.update(line, score=f"accuracy {100 * score:.2f} %")
 
             if engine == "flower":
-                from refiner.federation.flower.study import train_on_flower
+                from refiner.federation.flower.engine import train_on_flower
 
                 outcome = train_on_flower(
                     experiment,
@@ -123,11 +137,11 @@ def train(
                     out,
                     resume=resume,
                     checkpoint_every=checkpoint_every,
-                    device=where,
+                    device=torch_device,
                     on_round=show,
                 )
         last = outcome.curve[-1][0]
-        console.print(f"{100 * outcome.accuracy:.2f} % of the test samples right after {last} rounds")
-        if other is not None:
-            console.print(other.compared(outcome), highlight=False, markup=False, soft_wrap=True)
+        console.print(f"Test accuracy after {last} rounds: {100 * outcome.accuracy:.2f} %")
+        if reference_training is not None:
+            console.print(reference_training.compare(outcome), highlight=False, markup=False, soft_wrap=True)
         console.print(f"Weights, log and settings: {out}", highlight=False, soft_wrap=True)

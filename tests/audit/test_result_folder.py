@@ -1,4 +1,4 @@
-"""Many audits in a folder: nothing that is finished is lost or run again."""
+"""Tests of `audit_all`: finished audits are reused, interrupted ones resumed."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -25,33 +25,33 @@ def plans(task: Task, sample: Sample) -> list[Plan]:
     return [Plan.of(task, x, y, defense=name, attack=attack) for name in ("none", "refiner")]
 
 
-def test_what_was_stopped_goes_on(plans: list[Plan], tmp_path: Path) -> None:
-    told: list[tuple[str, bool]] = []
+def test_interrupted_audits_resume(plans: list[Plan], tmp_path: Path) -> None:
+    calls: list[tuple[str, bool]] = []
     reached: list[int] = []
     kill = True
 
     def pair(plan: Plan, result: AuditResult | None) -> None:
-        told.append((plan.label, result is not None))
+        calls.append((plan.defense_name, result is not None))
 
     def progress(stage: str, done: int, total: int) -> None:
-        if stage == "attack" and told[-1][0] == "refiner":
+        if stage == "attack" and calls[-1][0] == "refiner":
             reached.append(done)
-            # Ctrl-C in the second pair, when the first of its victims is done.
+            # Ctrl-C in the second audit, after its first victim.
             if kill and done > total // 2:
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         audit_all(plans, tmp_path, chunk=1, on_pair=pair, on_progress=progress)
-    assert told == [("none", False), ("none", True), ("refiner", False)]
+    assert calls == [("none", False), ("none", True), ("refiner", False)]
     assert [file.stem for file in tmp_path.glob("*.json")] == [plans[0].stem]
     assert [file.name for file in tmp_path.glob("*.safetensors")] == [f"{plans[1].stem}.state.safetensors"]
 
     kill = False
-    told.clear()
+    calls.clear()
     reached.clear()
     results = audit_all(plans, tmp_path, chunk=1, on_pair=pair, on_progress=progress)
-    assert told == [("none", True), ("refiner", False), ("refiner", True)]
-    # What was reached is on disk: nothing is attacked again.
+    assert calls == [("none", True), ("refiner", False), ("refiner", True)]
+    # The last state is on disk: nothing is attacked again.
     assert reached == []
     assert results[1].seconds.resumed
     assert not list(tmp_path.glob("*.safetensors"))
@@ -59,7 +59,7 @@ def test_what_was_stopped_goes_on(plans: list[Plan], tmp_path: Path) -> None:
     np.testing.assert_array_equal(fresh[0].reconstruction, results[1].reconstruction)
 
 
-def test_other_settings_have_another_name(plans: list[Plan]) -> None:
+def test_plans_with_other_settings_have_other_file_names(plans: list[Plan]) -> None:
     first = plans[0]
     changed = [
         replace(first, seed=1),
@@ -78,16 +78,16 @@ def test_other_settings_have_another_name(plans: list[Plan]) -> None:
     assert len({first.stem, *(plan.stem for plan in changed)}) == 7
 
 
-def test_a_result_of_other_settings_is_not_passed_off(plans: list[Plan], tmp_path: Path) -> None:
+def test_result_with_other_settings_is_rejected(plans: list[Plan], tmp_path: Path) -> None:
     (result,) = audit_all(plans[:1], tmp_path)
     result.save(tmp_path / f"{plans[1].stem}.json")
-    with pytest.raises(DataError, match="of other settings"):
+    with pytest.raises(DataError, match="has other settings"):
         audit_all(plans, tmp_path)
 
 
-def test_a_result_of_another_network_is_refused_by_its_name(plans: list[Plan], tmp_path: Path) -> None:
-    """Another generator or evaluation network, other names: each makes another audit."""
-    first, own = plans[0], replace(plans[1], defense=Refiner(network=EvaluationNetwork()))
+def test_every_difference_in_settings_is_named(plans: list[Plan], tmp_path: Path) -> None:
+    """Another generator, evaluation network or image name makes another audit."""
+    first, own_network = plans[0], replace(plans[1], defense=Refiner(network=EvaluationNetwork()))
     (result,) = audit_all(plans[:1], tmp_path)
     threat, files = ThreatModel(generator=True), [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
     for file in files:
@@ -96,10 +96,10 @@ def test_a_result_of_another_network_is_refused_by_its_name(plans: list[Plan], t
     searched = [replace(first, attack=attack, threat=threat) for attack in generators]
     assert searched[0].attack.settings() == searched[1].attack.settings()
     chained, other_chain = (
-        replace(plan, defense=Chain((plan.defense, NoDefense()))) for plan in (own, plans[1])
+        replace(plan, defense=Chain((plan.defense, NoDefense()))) for plan in (own_network, plans[1])
     )
-    for plan, other, told in (
-        (own, plans[1], "networks, evaluation, for the defence"),
+    for plan, other, setting in (
+        (own_network, plans[1], "networks, evaluation, for the defence"),
         (chained, other_chain, "networks, evaluation, for the defence"),
         (searched[0], searched[1], "networks, generator, for the attack"),
         (first, replace(first, names=["a", "b"]), "data, names sha256"),
@@ -108,12 +108,12 @@ def test_a_result_of_another_network_is_refused_by_its_name(plans: list[Plan], t
     ):
         assert plan.stem != other.stem
         file = replace(result, settings=other.settings).save(tmp_path / f"{plan.stem}.json")
-        with pytest.raises(DataError, match=rf"of other settings \({told}\); rename it"):
+        with pytest.raises(DataError, match=rf"has other settings \({setting}\); rename it"):
             audit_all([plan], tmp_path)
         file.unlink()
 
 
-def test_a_damaged_state_is_refused_before_anything_is_run(plans: list[Plan], tmp_path: Path) -> None:
+def test_damaged_state_is_rejected_before_anything_is_run(plans: list[Plan], tmp_path: Path) -> None:
     state = tmp_path / f"{plans[1].stem}.state.safetensors"
     state.write_bytes(b"junk")
     with pytest.raises(DataError, match=r"state\.safetensors.*nothing was overwritten"):

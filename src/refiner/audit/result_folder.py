@@ -1,0 +1,118 @@
+"""Several audits with their results in a folder: finished ones are reused, interrupted ones resumed."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from refiner.attacks.checkpoint import read_attack_state
+from refiner.audit.plan import Plan, first_difference, settings_digest
+from refiner.audit.result import AuditResult
+from refiner.audit.run_audit import Progress, run_plan, tuning_state_file
+from refiner.errors import DataError
+
+
+def audit_all(
+    plans: Sequence[Plan],
+    folder: Path,
+    *,
+    chunk: int | None = None,
+    on_pair: Callable[[Plan, AuditResult | None], None] = lambda plan, result: None,
+    on_progress: Progress = lambda stage, done, total: None,
+) -> list[AuditResult]:
+    """Run audits and save each result in `folder`; a plan whose result is there already is not run again.
+
+    After an interruption the same call continues: finished plans are read, and the attack that was running
+    resumes from its last saved state.
+
+    Args:
+        plans: The audits, from `Plan.of`.
+        folder: Where results and states are saved; created if missing.
+        chunk: Number of clients that are attacked at a time, to bound memory.
+        on_pair: Called with each plan: with None before it is run, and with its result.
+        on_progress: Called with the stage ("tuning", "defence", "attack" or "metrics"), the steps done and
+            their total.
+
+    Returns:
+        One result per plan, in the plans' order.
+
+    Raises:
+        DataError: if the folder can't be written, or contains a damaged file for one of the plans.
+
+    >>> import tempfile
+    >>> import torch
+    >>> from refiner.core import Task
+    >>> x, y = torch.rand(1, 3, 16, 16), torch.tensor([3])
+    >>> task = Task(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(768, 10)), example=x)
+    >>> plans = [Plan.of(task, x, y, defense=d, attack="inverting:iterations=1") for d in ("none", "pruning")]
+    >>> show = lambda plan, result: print(plan.defense_name, "is done" if result else "starts")
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     first, both = audit_all(plans[:1], Path(folder)), audit_all(plans, Path(folder), on_pair=show)
+    none is done
+    pruning starts
+    pruning is done
+    """
+    _check_writable(folder)
+    # All files are read first, so that a damaged one is reported before hours are spent on other plans.
+    results = {plan.stem: _saved_result(plan, folder) for plan in plans}
+    for plan in plans:
+        for file in _state_files(plan, folder):
+            if results[plan.stem] is None and file.exists():
+                read_attack_state(file)
+    for plan in plans:
+        result = results[plan.stem]
+        if result is None:
+            on_pair(plan, None)
+            state_file, _ = _state_files(plan, folder)
+            result = run_plan(plan, chunk=chunk, resume=state_file, on_progress=on_progress)
+            result.save(_result_file(plan, folder))
+            for file in _state_files(plan, folder):
+                file.unlink(missing_ok=True)
+            results[plan.stem] = result
+        on_pair(plan, result)
+    return [result for plan in plans if (result := results[plan.stem]) is not None]
+
+
+def _check_writable(folder: Path) -> None:
+    """Raise `DataError` if the folder can't be written, before an attack is run in vain."""
+
+    def unusable(problem: str) -> DataError:
+        return DataError(f"out = {str(folder)!r}: {problem}", field="out", value=str(folder))
+
+    if folder.exists() and not folder.is_dir():
+        raise unusable("expected a folder, but it is a file")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unusable(f"can't be created ({error.strerror or error})") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise unusable("can't be written")
+
+
+def _result_file(plan: Plan, folder: Path) -> Path:
+    return folder / f"{plan.stem}.json"
+
+
+def _state_files(plan: Plan, folder: Path) -> tuple[Path, Path]:
+    """Return where the attack saves its state while it runs, and where its tuning does."""
+    state_file = folder / f"{plan.stem}.state.safetensors"
+    return state_file, tuning_state_file(state_file)
+
+
+def _saved_result(plan: Plan, folder: Path) -> AuditResult | None:
+    path = _result_file(plan, folder)
+    if not path.exists():
+        return None
+    try:
+        result = AuditResult.load(path)
+    except DataError as error:
+        raise DataError(
+            f"{error}; remove it to run this audit again", field="out", value=str(folder)
+        ) from error
+    if settings_digest(result.settings) != settings_digest(plan.settings):
+        setting = first_difference(plan.settings, result.settings)
+        raise DataError(
+            f"{path}: has other settings ({setting}); rename it to run this audit again",
+            field="out",
+            value=str(folder),
+        )
+    return result

@@ -1,0 +1,228 @@
+"""One audit: a defence protects the victims, an attack reconstructs them, and metrics compare."""
+
+import os
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from refiner.attacks import Attack, Sweep, ThreatModel
+from refiner.attacks.base import resume_path
+from refiner.attacks.matching_attack import MatchingAttack
+from refiner.audit.plan import SEED_OFFSET, Plan
+from refiner.audit.result import AuditResult, Seconds, TuningResult
+from refiner.audit.scoring import label_recovery
+from refiner.audit.tuning import Tuning
+from refiner.audit.uploads import uploads
+from refiner.core.determinism import deterministic_algorithms
+from refiner.core.task import Task
+from refiner.defenses import Defense
+from refiner.metrics import Thresholds, assign, judge_group, psnr
+from refiner.report.inline_image import to_pixels
+
+Progress = Callable[[str, int, int], None]
+"""Called with the stage ("tuning", "defence", "attack" or "metrics"), the steps done, and their total."""
+
+
+def audit(
+    task: Task,
+    x: Tensor,
+    y: Tensor,
+    *,
+    defense: Defense | str = "refiner",
+    attack: Attack | str = "inverting",
+    metrics: Collection[str] | None = None,
+    threat: ThreatModel | None = None,
+    public: Tensor | None = None,
+    names: Sequence[str] | None = None,
+    thresholds: Thresholds | None = None,
+    seed: int = 0,
+    chunk: int | None = None,
+    resume: str | os.PathLike[str] | None = None,
+    on_progress: Progress = lambda stage, done, total: None,
+    deterministic: bool = False,
+    tune: Tuning | None = None,
+) -> AuditResult:
+    """Measure how well an attack reconstructs the victims' images from the uploads of a defence.
+
+    Args:
+        task: The model and its loss, as `refiner.Task(model, example=x)`.
+        x: The victims' images in 0..1: `[V, B, C, H, W]` for V clients with batches of B images, or
+            `[N, C, H, W]` for N clients with one image each.
+        y: Their labels, `[V, B]` or `[N]`.
+        defense: A `Defense`, or its name with settings, as "refiner:alpha=1.8" (see `refiner defenses`).
+        attack: An `Attack`, or its name with settings, as "inverting:iterations=300" (see `refiner attacks`).
+        metrics: Optional metrics to compute besides MSE, PSNR and SSIM: any of "lpips", "noise",
+            "identification". None computes all that can be computed for these images.
+        threat: What the attacker is given besides the upload and the model; nothing by default.
+        public: Images `[N, C, H, W]` of the same kind that are not victims. The blind guess uses their
+            mean, and the attacker seeks the original among them. Without them the bundled sample is used
+            where it fits.
+        names: A name for every image; numbered by default.
+        thresholds: When an image counts as exposed; those of the paper by default.
+        seed: Seed of everything random in this audit, including the defence's noise. An audit is an
+            experiment; a client in production never takes its noise from a seed.
+        chunk: Number of clients that are attacked at a time, to bound memory; affects results only by
+            rounding.
+        resume: A file in which the attack saves its state; if the file exists the attack continues from it.
+        on_progress: Called with the stage ("tuning", "defence", "attack" or "metrics"), the steps done and
+            their total.
+        deterministic: Whether a GPU, too, must give bit-identical results every time; slower.
+        tune: Images on which the attack's settings are tuned for this defence first; None attacks with
+            the settings as they are.
+
+    Returns:
+        Scores and verdicts of every image, their means with 95 % intervals, the reconstructions and all
+        settings.
+
+    Raises:
+        SettingError: if a setting is of the wrong type or out of range.
+        DataError: if images or labels do not fit the task, each other or the metrics.
+        ThreatModelError: if the attack needs more than `threat` grants.
+
+    >>> from refiner.attacks import InvertingGradients
+    >>> from refiner.data import load_sample
+    >>> from refiner.models import LeNet
+    >>> sample = load_sample()
+    >>> task = Task(LeNet(), example=sample.images[:1])
+    >>> attack = InvertingGradients(iterations=2)
+    >>> result = audit(task, sample.images[:2], sample.labels[:2], defense="none", attack=attack)
+    >>> result.label_recovery, result.candidates, result.victims
+    (1.0, 200, 2)
+    """
+    state_file = resume_path(resume)
+    plan = Plan.of(
+        task,
+        x,
+        y,
+        defense=defense,
+        attack=attack,
+        metrics=metrics,
+        threat=threat,
+        public=public,
+        names=names,
+        thresholds=thresholds,
+        seed=seed,
+        deterministic=deterministic,
+        tune=tune,
+    )
+    return run_plan(plan, chunk=chunk, resume=state_file, on_progress=on_progress)
+
+
+def run_plan(
+    plan: Plan,
+    *,
+    chunk: int | None = None,
+    resume: Path | None = None,
+    on_progress: Progress = lambda stage, done, total: None,
+) -> AuditResult:
+    """Return the result of a plan: what `audit` does after checking its arguments."""
+    with deterministic_algorithms(plan.deterministic, plan.x.device):
+        return _run_stages(plan, chunk, resume, on_progress)
+
+
+def _run_stages(plan: Plan, chunk: int | None, resume: Path | None, on_progress: Progress) -> AuditResult:
+    victims, batch = plan.y.shape
+    start = time.perf_counter()
+    tuned = None if plan.tuning is None else _tune(plan, plan.tuning, chunk, resume, on_progress)
+    attack = plan.attack if tuned is None else replace(plan.attack, **tuned.chosen)
+    tuned_at = time.perf_counter()
+    robust, observation = uploads(
+        plan.task,
+        plan.defense,
+        plan.x,
+        plan.y,
+        labels=plan.threat.labels,
+        seed=plan.seed + SEED_OFFSET,
+        chunk=chunk,
+        on_progress=lambda done, total: on_progress("defence", done, total),
+    )
+    defended_at = time.perf_counter()
+    resumed = resume is not None and resume.exists()
+    reconstruction = attack.reconstruct(
+        observation,
+        threat=plan.threat,
+        seed=plan.seed,
+        chunk=chunk,
+        resume=resume,
+        on_progress=lambda done, total: on_progress("attack", done, total),
+        deterministic=plan.deterministic,
+    )
+    attacked_at = time.perf_counter()
+    on_progress("metrics", 0, 1)
+    original = plan.scorer.original
+    images = reconstruction.x.to(original)
+    if batch > 1:
+        images = assign(images, original.view_as(images))
+    images = images.flatten(0, 1)
+    findings, means, candidates = plan.scorer.score(images, plan.names, plan.y, batch)
+    on_progress("metrics", 1, 1)
+    return AuditResult(
+        defense=plan.defense_name,
+        attack=plan.attack.name,
+        victims=victims,
+        batch=batch,
+        findings=findings,
+        means=means,
+        verdict=judge_group([finding.verdict for finding in findings], plan.scorer.thresholds),
+        candidates=candidates,
+        label_recovery=None if plan.threat.labels else label_recovery(reconstruction.labels, plan.y),
+        objective=tuple(reconstruction.objective.tolist()),
+        diverged=tuple(reconstruction.diverged.tolist()),
+        original=to_pixels(original.cpu()),
+        reconstruction=to_pixels(images.cpu()),
+        robust=None if robust is None else to_pixels(robust.flatten(0, 1).float().cpu()),
+        seconds=Seconds(
+            defended_at - tuned_at,
+            attacked_at - defended_at,
+            time.perf_counter() - attacked_at,
+            resumed,
+            0.0 if tuned is None else tuned_at - start,
+        ),
+        made=datetime.now(UTC).replace(microsecond=0),
+        settings=plan.settings,
+        tuned=tuned,
+        upload_bytes=plan.defense.wire_bytes(plan.task.shapes),
+    )
+
+
+def tuning_state_file(state_file: Path) -> Path:
+    """Return where the tuning saves its state, beside the state of the attack.
+
+    >>> tuning_state_file(Path("out/a.state.safetensors")).name
+    'a.state.tuning.safetensors'
+    """
+    return state_file.with_suffix(f".tuning{state_file.suffix}")
+
+
+def _tune(
+    plan: Plan, tuning: Tuning, chunk: int | None, resume: Path | None, on_progress: Progress
+) -> TuningResult:
+    """Return the settings that reconstruct the tuning images best; all combinations are tried in one run."""
+    assert isinstance(plan.attack, MatchingAttack)
+    grid = tuning.grid(plan.attack)
+    # A seed that is used neither for the victims' noise nor for the attack.
+    seed = plan.seed + 2 * SEED_OFFSET
+    x, y = tuning.x, tuning.y
+    _, observation = uploads(plan.task, plan.defense, x, y, labels=plan.threat.labels, seed=seed, chunk=chunk)
+    reconstruction = Sweep(plan.attack, grid).reconstruct(
+        observation,
+        threat=plan.threat,
+        seed=plan.seed,
+        chunk=chunk,
+        resume=None if resume is None else tuning_state_file(resume),
+        on_progress=lambda done, total: on_progress("tuning", done, total),
+        deterministic=plan.deterministic,
+    )
+    truth = x.to(plan.scorer.original)
+    trials = []
+    for settings, images in zip(grid, torch.split(reconstruction.x.to(truth), len(x)), strict=True):
+        ordered = assign(images, truth) if x.shape[1] > 1 else images
+        score = float(psnr(ordered.flatten(0, 1), truth.flatten(0, 1)).mean())
+        trials.append({**settings, "psnr": score})
+    best = max(range(len(grid)), key=lambda i: trials[i]["psnr"])
+    return TuningResult(grid[best], tuple(trials), y.numel())

@@ -1,0 +1,76 @@
+"""A user's own images as victims: labels from folders or files, and a name for each image."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from refiner import checks
+from refiner.data import folder_classes, read_folder, read_images
+from refiner.data.labels import validate_labels
+from refiner.data.npz import load_npz
+
+# The number of classes of images without labels.
+_DEFAULT_CLASSES = 10
+
+
+class LabelledImages(NamedTuple):
+    """Images `[N, C, H, W]` in 0..1 with labels, names, the number of classes, and their source."""
+
+    images: Tensor
+    labels: Tensor
+    names: Sequence[str]
+    classes: int
+    source: str
+
+
+def read_user_images(path: Path, size: int | None = None, seed: int = 0) -> LabelledImages:
+    """Return the images of a file, a folder or an `.npz`; missing labels are drawn at random from `seed`.
+
+    If the sub-folders of a folder are classes, images of the classes alternate, so that the first images
+    are balanced.
+
+    >>> read_user_images(Path("absent"))
+    Traceback (most recent call last):
+    refiner.errors.DataError: absent: no such file or folder
+    """
+    if path.is_dir():
+        images, files = read_folder(path, size)
+        names = [file.as_posix() for file in files]
+        if (labelling := folder_classes(path, files)) is None:
+            return _with_random_labels(images, names, path, seed)
+        classes, labels = labelling
+        order = _alternating_order(labels.tolist())
+        names = [names[i] for i in order]
+        source = f"{path.name}, labels by sub-folder"
+        return LabelledImages(images[order], labels[order], names, len(classes), source)
+    images = read_images(path, size=size)
+    if path.suffix.lower() != ".npz":
+        return _with_random_labels(images, [path.name], path, seed)
+    names = [f"image {number}" for number in range(1, len(images) + 1)]
+    arrays = load_npz(path)
+    array = next((arrays[key] for key in ("labels", "y") if key in arrays), None)
+    if array is None:
+        return _with_random_labels(images, names, path, seed)
+    labels = torch.from_numpy(validate_labels(array, len(images), str(path)))
+    return LabelledImages(images, labels, names, max(2, int(labels.max()) + 1), path.name)
+
+
+def _with_random_labels(images: Tensor, names: Sequence[str], path: Path, seed: int) -> LabelledImages:
+    # A gradient needs some label; with one constant label an attack would recover it by always guessing it.
+    generator = torch.Generator().manual_seed(checks.integer("seed", seed, 0, 2**32 - 1))
+    labels = torch.randint(_DEFAULT_CLASSES, (len(images),), generator=generator)
+    return LabelledImages(images, labels, names, _DEFAULT_CLASSES, f"{path.name}, with random labels")
+
+
+def _alternating_order(labels: Sequence[int]) -> list[int]:
+    """Return an order of the images in which the labels alternate."""
+    counts: Counter[int] = Counter()
+    keys = []
+    for label in labels:
+        keys.append((counts[label], label))
+        counts[label] += 1
+    return sorted(range(len(labels)), key=keys.__getitem__)
