@@ -24,7 +24,7 @@ def breaching(
     setup = {"dtype": torch.float, "device": y.device}
     attacker = package.attacks.prepare_attack(task.model, task.loss_function, config, setup)
     gradients = task.unflatten(observation.gradient)
-    order = [name for name, _ in task.model.named_parameters()]
+    names = [name for name, _ in task.model.named_parameters()]
     metadata = SimpleNamespace(shape=task.input_shape, mean=[0.0] * 3, std=[1.0] * 3, modality="vision")
     payload = {
         "parameters": [p.detach() for p in task.model.parameters()],
@@ -32,7 +32,7 @@ def breaching(
         "metadata": metadata,
     }
     shared = {
-        "gradients": [gradients[name][0] for name in order],
+        "gradients": [gradients[name][0] for name in names],
         "buffers": None,
         "metadata": {"num_data_points": len(y), "labels": y, "local_hyperparams": None},
     }

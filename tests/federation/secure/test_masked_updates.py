@@ -80,10 +80,10 @@ def test_a_late_update_keeps_its_self_mask_when_its_pairwise_masks_are_removed(m
 def test_all_other_messages_are_short_and_made_without_the_update(make_round: Make) -> None:
     run = make_round(3, 2, size=SIZE)
     keys = run.server.collect_keys(run.advertise_keys())
-    sealed = run.server.collect_shares(run.share_keys(keys))
-    survivors = run.server.collect_masked_updates(run.mask_updates(sealed))
+    shares = run.server.collect_shares(run.share_keys(keys))
+    survivors = run.server.collect_masked_updates(run.mask_updates(shares))
     confirmed = {c: run.clients[c].confirm_survivors(survivors) for c in range(3)}
     revealed = {c: run.clients[c].unmask(run.server.collect_signatures(confirmed)) for c in [0]}
     # They have a fixed length, far shorter than the update.
-    for message in (keys, confirmed[0], revealed[0], sealed[0]):
+    for message in (keys, confirmed[0], revealed[0], shares[0]):
         assert sum(map(len, message.values())) < 1000

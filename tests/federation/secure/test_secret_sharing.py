@@ -24,8 +24,8 @@ def sharing(draw: st.DrawFn) -> tuple[bytes, int, list[bytes]]:
 
 @settings(max_examples=40)
 @given(sharing())
-def test_any_t_shares_recover_the_secret_and_t_minus_1_do_not(made: tuple[bytes, int, list[bytes]]) -> None:
-    secret, threshold, shares = made
+def test_any_t_shares_recover_the_secret_and_t_minus_1_do_not(shared: tuple[bytes, int, list[bytes]]) -> None:
+    secret, threshold, shares = shared
     assert combine_shares(shares[:threshold]) == secret
     assert combine_shares(shares[: threshold - 1]) != secret
 

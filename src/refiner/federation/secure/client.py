@@ -1,4 +1,4 @@
-"""The client's side of one round: five steps, once each and in order; an error in one ends it."""
+"""The client's side of one round: five steps, each once and in order; an error ends the round."""
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -8,18 +8,13 @@ import numpy as np
 from torch import Tensor
 
 from refiner import checks
-from refiner.errors import DataError, Description
+from refiner.errors import Description
 from refiner.federation.secure import primitives
 from refiner.federation.secure.client_state import ABORTED, DONE, ClientState
 from refiner.federation.secure.errors import AggregationError
+from refiner.federation.secure.fixedpoint import invalid_update
 from refiner.federation.secure.identity import Identity
-from refiner.federation.secure.masks import (
-    add_mask,
-    add_pairwise_mask,
-    pairwise_mask_key,
-    seed_commitment,
-    self_mask_key,
-)
+from refiner.federation.secure.masks import add_client_masks, seed_commitment
 from refiner.federation.secure.messages import (
     ADVERTISEMENT_BYTES,
     ENCRYPTED_SHARES_BYTES,
@@ -72,7 +67,10 @@ class SecureClient:
     ) -> None:
         if last_round is not None and config.round <= checks.integer("last_round", last_round, 0):
             raise AggregationError(
-                f"round {config.round}: client {client} has begun round {last_round} already"
+                f"round {config.round}: client {client} has begun round {last_round} already",
+                field="round",
+                value=config.round,
+                expected=f"an integer > {last_round}",
             )
         if client not in config.identities:
             raise checks.wrong("client", client, f"one of {', '.join(map(str, config.identities))}")
@@ -177,20 +175,12 @@ class SecureClient:
                 for other, ciphertext in ciphertexts.items()
             }
             if not isinstance(update, Tensor) or update.shape != (config.size,):
-                raise DataError(
-                    f"update: expected a tensor of shape [{config.size}]; nothing was sent",
-                    field="update",
-                    value=update if isinstance(update, Tensor) else type(update).__name__,
-                    expected=f"a tensor of shape [{config.size}]",
-                )
+                raise invalid_update(update, f"expected a tensor of shape [{config.size}]; nothing was sent")
             values = config.encoding.encode(update, weight)
             vector = np.append(values, np.array([weight], dtype=values.dtype))
             _, masking_secret, seed = self._state.secrets
-            add_mask(vector, self_mask_key(config.context, self.client, seed))
-            for other in ciphertexts:
-                public = advertisements[other].masking_key
-                key = pairwise_mask_key(config.context, masking_secret, self.client, other, public)
-                add_pairwise_mask(vector, key, self.client, other)
+            masking_keys = {other: advertisements[other].masking_key for other in ciphertexts}
+            add_client_masks(vector, config.context, self.client, seed, masking_secret, masking_keys)
             return self._response("mask", {"masked": vector.tobytes()})
 
     def confirm_survivors(self, message: Message) -> dict[str, bytes]:
@@ -320,7 +310,12 @@ class SecureClient:
     def _check_threshold(self, what: str, clients: Collection[int]) -> None:
         threshold = self.config.effective_threshold
         if len(clients) < threshold:
-            raise AggregationError(f"{what}: {len(clients)}, expected {threshold} or more; nothing was sent")
+            raise AggregationError(
+                f"{what}: {len(clients)}, expected {threshold} or more; nothing was sent",
+                field=what,
+                value=len(clients),
+                expected=f"{threshold} or more",
+            )
 
     def _advertisement(self) -> KeyAdvertisement:
         (encryption_secret, masking_secret, seed), context = self._state.secrets, self.config.context

@@ -105,15 +105,15 @@ class FixedPoint:
             DataError: Not a floating-point vector, or a value is NaN, infinite or beyond `bound`.
         """
         if not isinstance(values, Tensor) or not values.is_floating_point() or values.ndim != 1:
-            raise _rejected(values, "expected a floating-point tensor [N]; nothing was sent")
+            raise invalid_update(values, "expected a floating-point tensor [N]; nothing was sent")
         scaled = np.array(values.detach().cpu().double().numpy())
         # Neither the value nor the number of such values: the text of an error may reach the server.
         peak = float(np.abs(scaled).max(initial=0.0))
         if not math.isfinite(peak):
-            raise _rejected(values, "contains NaN or infinity; nothing was sent")
+            raise invalid_update(values, "contains NaN or infinity; nothing was sent")
         if peak > self.bound:
             interval = f"[-{self.bound:g}, {self.bound:g}]"
-            raise _rejected(
+            raise invalid_update(
                 values, f"contains a value outside {interval}; nothing was sent; use a larger bound"
             )
         # Rounds once: the factor is a power of two times a weight that float64 represents exactly.
@@ -139,6 +139,7 @@ class FixedPoint:
         return total.view(total.dtype.str.replace("u", "i")).astype(np.int64)
 
 
-def _rejected(values: object, reason: str) -> DataError:
+def invalid_update(values: object, reason: str) -> DataError:
+    """The error for an update that cannot be encoded; it describes a tensor by its type and shape only."""
     description = values if isinstance(values, Tensor) else type(values).__name__
     return DataError(f"update: {reason}", field="update", value=description, expected="finite values [N]")

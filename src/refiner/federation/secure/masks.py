@@ -1,5 +1,7 @@
 """Masks: ChaCha20 key streams, read as integers and added to a vector modulo 2^32 or 2^64."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from refiner.federation.secure.extra import secure_extra
@@ -59,3 +61,18 @@ def add_pairwise_mask(vector: RingVector, key: bytes, client: int, other: int, *
     The client with the lower id adds the mask and the other one subtracts it, so they cancel in the sum.
     """
     add_mask(vector, key, subtract=(client > other) != undo)
+
+
+def add_client_masks(
+    vector: RingVector,
+    context: bytes,
+    client: int,
+    seed: bytes,
+    masking_secret: bytes,
+    masking_keys: Mapping[int, bytes],
+) -> None:
+    """Add the self mask of `client` and its pairwise masks with the owners of `masking_keys`, in place."""
+    add_mask(vector, self_mask_key(context, client, seed))
+    for other, public in masking_keys.items():
+        key = pairwise_mask_key(context, masking_secret, client, other, public)
+        add_pairwise_mask(vector, key, client, other)

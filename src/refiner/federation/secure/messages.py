@@ -15,6 +15,7 @@ Every message also has its `step` and the `context` of the round. The steps are 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from refiner.errors import Description
 from refiner.federation.secure.errors import AggregationError
 from refiner.federation.secure.primitives import (
     ENCRYPTION_OVERHEAD,
@@ -69,9 +70,7 @@ class KeyAdvertisement:
     def from_bytes(cls, raw: bytes, context: bytes, client: int, identity: bytes) -> "KeyAdvertisement":
         """Parse an advertisement and verify that this client signed it for this round."""
         if len(raw) != ADVERTISEMENT_BYTES:
-            raise AggregationError(
-                f"key advertisement of client {client}: {len(raw)} bytes, expected {ADVERTISEMENT_BYTES}"
-            )
+            raise _wrong_length(f"key advertisement of client {client}", raw, ADVERTISEMENT_BYTES)
         advertisement = cls(
             raw[:_KEY_BYTES],
             raw[_KEY_BYTES : 2 * _KEY_BYTES],
@@ -131,7 +130,7 @@ def only_field(fields: Mapping[str, bytes], name: str, length: int) -> bytes:
     if set(fields) != {name}:
         raise AggregationError(f"message: expected {name} and no other field")
     if len(fields[name]) != length:
-        raise AggregationError(f"{name}: {len(fields[name])} bytes, expected {length}")
+        raise _wrong_length(name, fields[name], length)
     return fields[name]
 
 
@@ -147,7 +146,7 @@ def fields_by_client(
                 f"field {name[:40]!r}: expected {kind}:ID of a client that is in the round"
             )
         if len(value) != length:
-            raise AggregationError(f"{name}: {len(value)} bytes, expected {length}")
+            raise _wrong_length(name, value, length)
         values[names[name]] = value
     return dict(sorted(values.items()))
 
@@ -167,3 +166,12 @@ def ids_from_bytes(raw: bytes) -> tuple[int, ...]:
     if len(raw) % 8 or list(ids) != sorted(set(ids)):
         raise AggregationError("survivors: expected ids of 8 bytes in increasing order, without duplicates")
     return ids
+
+
+def _wrong_length(name: str, raw: bytes, length: int) -> AggregationError:
+    return AggregationError(
+        f"{name}: {len(raw)} bytes, expected {length}",
+        field=name,
+        value=Description(f"{len(raw)} bytes"),
+        expected=f"{length} bytes",
+    )

@@ -19,6 +19,24 @@ class RoundConfig:
     Each client builds its own from data that it trusts, not from what the server sends: messages between
     sides with different settings are rejected.
 
+    Args:
+        session: Name of the training run; two runs of the same clients must have different names.
+        round: Number of the round, from 0.
+        identities: Public identity keys of the clients asked to take part, by client id; from a trusted list.
+        size: Number of values of an update.
+        threshold: The threshold t, in (n/2, n]: how many clients must complete the round. None for
+            ⌊2n/3⌋ + 1.
+        max_weight: The largest weight of a client, such as its number of samples; 1 for an unweighted mean.
+        encoding: How values are encoded as integers.
+        instructions_digest: SHA-256 digest of the server's training instructions (weights, learning rate,
+            ...); empty if the server has no influence on how updates are computed. With different
+            instructions for different clients, a server could make all updates of a sum but one round to 0.
+
+    Why t > n/2: in the last step a client reveals, for each other client, either its share of the self-mask
+    seed or its share of the masking secret. A server that tells some clients "it survived" and others "it
+    dropped out" needs t answers from both groups to remove both masks, which 2t > n rules out. With c clients
+    colluding with the server, 2t > n + c is needed; ⌊2n/3⌋ + 1 tolerates c < n/3.
+
     Raises:
         SettingError: A setting is out of range, or a sum could wrap around the modulus.
 
@@ -32,32 +50,13 @@ class RoundConfig:
     """
 
     session: str
-    """Name of the training run; two runs of the same clients must have different names."""
     round: int
-    """Number of the round, from 0."""
     identities: Mapping[int, bytes]
-    """Public identity keys of the clients asked to take part, by client id; from a trusted list."""
     size: int
-    """Number of values of an update."""
     threshold: int | None = None
-    """The threshold t: how many clients must complete the round. None for ⌊2n/3⌋ + 1.
-
-    It must be more than n/2. In the last step a client reveals, for each other client, either its share of
-    the self-mask seed or its share of the masking secret. A server that tells some clients "it survived" and
-    others "it dropped out" needs t answers from both groups to remove both masks, which 2t > n rules out.
-    With c clients colluding with the server, 2t > n + c is needed; ⌊2n/3⌋ + 1 tolerates c < n/3.
-    """
     max_weight: int = 1
-    """The largest weight of a client, such as its number of samples; 1 for an unweighted mean."""
     encoding: FixedPoint = field(default_factory=FixedPoint)
-    """How values are encoded as integers."""
     instructions_digest: bytes = b""
-    """SHA-256 digest of the server's training instructions (weights, learning rate, ...); empty if the server
-    has no influence on how updates are computed.
-
-    With different instructions for different clients, a server could make all updates of a sum but one round
-    to zero.
-    """
 
     def __post_init__(self) -> None:
         if not isinstance(self.session, str) or not self.session:

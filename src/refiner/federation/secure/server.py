@@ -40,14 +40,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Aggregate:
-    """The result of a round; nothing else about a single client's update is revealed."""
+    """The result of a round: all that the server learns about the clients' updates.
+
+    Attributes:
+        mean: The weighted mean `[N]`, float64.
+        weight: The sum of the weights.
+        clients: The clients whose updates are in the mean.
+    """
 
     mean: Tensor
-    """The weighted mean `[N]`, float64."""
     weight: int
-    """The sum of the weights."""
     clients: tuple[int, ...]
-    """The clients whose updates are in the mean."""
 
 
 class SecureServer:
@@ -283,7 +286,10 @@ class SecureServer:
         threshold = self.config.effective_threshold
         if len(parsed) < threshold:
             raise AggregationError(
-                f"{step}: {len(parsed)} of {len(clients)} clients answered, expected {threshold} or more"
+                f"{step}: {len(parsed)} of {len(clients)} clients answered, expected {threshold} or more",
+                field=step,
+                value=len(parsed),
+                expected=f"{threshold} or more",
             )
         self._step = (*STEPS, "over")[STEPS.index(step) + 1]
         return parsed
