@@ -92,12 +92,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.backends.cudnn.benchmark = True
     options.out.mkdir(parents=True, exist_ok=True)
     cifar10 = load_data("cifar10", "train", root=options.data)
-    images, labels = cifar10.images, cifar10.labels
 
     def victims(first: int, count: int, batch: int) -> tuple[Tensor, Tensor]:
         rows = slice(first, first + count * batch)
-        x = images[rows].to(device).float().div(255).view(count, batch, *images.shape[1:])
-        return x, labels[rows].to(device).view(count, batch)
+        x = cifar10.images[rows].to(device).float().div(255).view(count, batch, *cifar10.images.shape[1:])
+        return x, cifar10.labels[rows].to(device).view(count, batch)
 
     for model in options.models:
         for batch in options.batch:

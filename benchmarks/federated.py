@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from refiner.core import Task
-from refiner.core.gradients import unflatten
 from refiner.defenses import Defense
-from refiner.models import build
+from refiner.models import make_model
 
 
 def pixels(images: Tensor, device: str) -> Tensor:
@@ -44,20 +43,21 @@ def train(
     """
     x, y, x_test, y_test = data
     torch.manual_seed(seed)
-    model = build(model_name).to(x.device)
+    model = make_model(model_name).to(x.device)
     task = Task(model, example=x[:2])
     draws = torch.Generator(x.device).manual_seed(seed)
     share = len(x) // clients
     shuffled = torch.randperm(len(x), generator=draws, device=x.device)[: share * clients].view(
         clients, share
     )
-    curve = []
+    curve, state = [], defense.init_state(len(x))
     began = time.perf_counter()
     for number in range(1, rounds + 1):
         pick = torch.randint(share, (clients, 128), generator=draws, device=x.device)
         ids = shuffled.gather(1, pick)
-        update = defense.protect(task, x[ids], y[ids], ids=ids, seed=None if kept else number)
-        step = unflatten(task, update.flat().mean(0, keepdim=True))
+        noise_seed = None if kept else number
+        update = defense.protect(task, x[ids], y[ids], ids=ids, seed=noise_seed, state=state)
+        step = task.unflatten(update.flat().mean(0, keepdim=True))
         with torch.no_grad():
             for name in task.names:
                 model.get_parameter(name).sub_(rate * step[name][0])

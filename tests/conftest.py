@@ -4,7 +4,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import pytest
@@ -12,8 +12,10 @@ import torch
 from hypothesis import settings
 from numpy.typing import NDArray
 
-from refiner.data import datasets, sheet
-from refiner.data.datasets import DATASETS
+from refiner.data import DATASETS, image_grid
+from refiner.data.catalogue import ALIASES, find_splits
+from refiner.data.readers import cifar
+from refiner.data.search_path import data_folders
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -50,49 +52,55 @@ def missing() -> Callable[[str], NoReturn]:
     return _missing
 
 
-def _once(call: Callable[..., NDArray[np.uint8]], folders: list[Path]) -> Callable[..., NDArray[np.uint8]]:
-    """`decode` or `decode_blob`, but once for each file of these folders: a sheet takes half a second."""
-    known: dict[tuple[object, ...], NDArray[np.uint8]] = {}
+def _decode_once(
+    decode: Callable[[Path | bytes, str], NDArray[np.uint8]], folders: list[Path]
+) -> Callable[[Path | bytes, str], NDArray[np.uint8]]:
+    """`decode_image`, but once for each file of these folders: 10,000 images take half a second."""
+    decoded: dict[str, NDArray[np.uint8]] = {}
 
-    def decoded(*given: Any) -> NDArray[np.uint8]:
-        # Of its arguments the name of the file tells which it is, and a limit how much of it.
-        key = tuple(each for each in given if not isinstance(each, np.ndarray))
-        if not any(isinstance(each, str) and Path(each).parent in folders for each in key):
-            return call(*given)
-        if key not in known:
-            known[key] = call(*given)
-            known[key].flags.writeable = False  # the next one must find it as it is
-        return known[key]
+    def decode_image(source: Path | bytes, name: str) -> NDArray[np.uint8]:
+        if Path(name).parent not in folders:
+            return decode(source, name)
+        if name not in decoded:
+            decoded[name] = decode(source, name)
+            decoded[name].flags.writeable = False  # all tests share it
+        return decoded[name]
 
-    return decoded
+    return decode_image
 
 
 @pytest.fixture(scope="session")
 def data_dir() -> Iterator[Callable[[str], Path]]:
-    """`data_dir("cifar100")` or `data_dir("lfw_labels.npz")`: the folder that holds that data set or file.
+    """`data_dir("cifar100")` or `data_dir("lfw_labels.npz")`: the folder with that dataset or file.
 
-    Folders come from REFINER_DATA (a list as PATH is), else from ../shared/data beside the checkout.
-    From then on a process decodes each of their sheets once.
+    The folders are those of REFINER_DATA, else ../shared/data beside the checkout. From then on a process
+    decodes each of their image grids once.
     """
-    beside = Path(__file__).parents[2] / "shared" / "data"
-    listed = os.environ.get("REFINER_DATA", "")
-    folders = [Path(folder) for folder in listed.split(os.pathsep) if folder] or [beside]
+    folders = data_folders() or [Path(__file__).parents[2] / "shared" / "data"]
+    located: dict[str, Path] = {}
+
+    def contains(folder: Path, name: str) -> bool:
+        dataset = ALIASES.get(name, name)
+        if dataset in DATASETS:
+            return folder.is_dir() and find_splits(dataset, folder) is not None
+        return (folder / name).is_file()
 
     def find(name: str) -> Path:
-        if name in DATASETS:
-            splits = DATASETS[name].splits.values()
-            wanted = {file for split in splits for file in (*split.files, split.labels)}
-        else:
-            wanted = {name}
-        for folder in folders:
-            if all((folder / file).is_file() for file in wanted):
-                return folder
-        _missing(name)
+        if name not in located:
+            folder = next((folder for folder in folders if contains(folder, name)), None)
+            located[name] = folder if folder is not None else _missing(name)
+        return located[name]
 
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((datasets, "decode"), (datasets, "decode_blob"), (sheet, "decode")):
-            patch.setattr(module, name, _once(getattr(module, name), folders))
+        for module in (image_grid, cifar):
+            patch.setattr(module, "decode_image", _decode_once(module.decode_image, folders))
         yield find
+
+
+@pytest.fixture(autouse=True)
+def _no_data_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests name the folder of their data: the datasets of whoever runs them must not change a result."""
+    monkeypatch.delenv("REFINER_DATA", raising=False)
 
 
 @pytest.fixture(scope="session")

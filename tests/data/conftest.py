@@ -1,4 +1,4 @@
-"""Small data sets in the official layouts, of the bundled sample's images."""
+"""Small datasets in the official layouts, made of the images of the bundled sample."""
 
 import io
 import struct
@@ -67,7 +67,7 @@ def batch() -> Callable[[Pixels, Mapping[str, Sequence[int]]], bytes]:
     return _batch
 
 
-def _tar(path: Path, files: Mapping[str, bytes]) -> Path:
+def _write_tar(path: Path, files: Mapping[str, bytes]) -> Path:
     with tarfile.open(path, "w" if path.suffix == ".tar" else "w:gz") as archive:
         for name, content in files.items():
             member = tarfile.TarInfo(name)
@@ -77,13 +77,13 @@ def _tar(path: Path, files: Mapping[str, bytes]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tar() -> Callable[[Path, Mapping[str, bytes]], Path]:
-    return _tar
+def write_tar() -> Callable[[Path, Mapping[str, bytes]], Path]:
+    return _write_tar
 
 
 @pytest.fixture(scope="session")
-def packed() -> Callable[[Path, Mapping[str, bytes]], Path]:
-    """`packed(path, files)`: a zip of them."""
+def write_zip() -> Callable[[Path, Mapping[str, bytes]], Path]:
+    """`write_zip(path, files)`: a zip of them."""
 
     def write(path: Path, files: Mapping[str, bytes]) -> Path:
         with zipfile.ZipFile(path, "w") as archive:
@@ -95,8 +95,8 @@ def packed() -> Callable[[Path, Mapping[str, bytes]], Path]:
 
 
 @pytest.fixture(scope="session")
-def spread() -> Callable[[Path, Mapping[str, bytes]], Path]:
-    """`spread(folder, files)`: the files in that folder."""
+def write_files() -> Callable[[Path, Mapping[str, bytes]], Path]:
+    """`write_files(folder, files)`: the files in that folder."""
 
     def write(folder: Path, files: Mapping[str, bytes]) -> Path:
         for name, content in files.items():

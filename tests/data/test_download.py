@@ -1,4 +1,4 @@
-"""A real server on loopback, and everything it can do wrong: a file is whole and right, or not there."""
+"""Downloads from a real server on loopback and its faults: a file is complete and verified, or not there."""
 
 import errno
 import hashlib
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from refiner.data import download as module
-from refiner.data.download import Published, download
+from refiner.data.download import PublishedFile, download
 from refiner.errors import DataError
 
 CONTENT = os.urandom(700_001)
@@ -18,122 +18,126 @@ MD5 = hashlib.md5(CONTENT).hexdigest()
 
 
 @pytest.fixture
-def item(server: Any) -> Published:
+def published(server: Any) -> PublishedFile:
     server.content = CONTENT
-    return Published("archive.tar.gz", MD5, "its page", server.url)
+    return PublishedFile("archive.tar.gz", MD5, "its page", server.url)
 
 
 @pytest.fixture
-def fetch(item: Published, tmp_path: Path) -> Callable[[], Path]:
-    return lambda: download(item, tmp_path / "downloads", pause=0, timeout=5)
+def fetch(published: PublishedFile, tmp_path: Path) -> Callable[[], Path]:
+    return lambda: download(published, tmp_path / "downloads", pause=0, timeout=5)
 
 
-def names(tmp_path: Path) -> list[str]:
+def file_names(tmp_path: Path) -> list[str]:
     folder = tmp_path / "downloads"
     return sorted(file.name for file in folder.iterdir()) if folder.exists() else []
 
 
-def test_a_file_comes_whole(item: Published, tmp_path: Path, server: Any) -> None:
-    told: list[tuple[str, int, int]] = []
-    file = download(item, tmp_path / "downloads", lambda *a: told.append(a))
-    assert file.read_bytes() == CONTENT and names(tmp_path) == ["archive.tar.gz"]
-    assert told[-1] == ("fetching archive.tar.gz", len(CONTENT), len(CONTENT))
-    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
-    # It is there: no one is asked again.
-    assert download(item, tmp_path / "downloads") == file and server.asked == [""]
+def test_file_is_downloaded_and_not_requested_again(
+    published: PublishedFile, tmp_path: Path, server: Any
+) -> None:
+    steps: list[tuple[str, int, int]] = []
+    file = download(published, tmp_path / "downloads", lambda *a: steps.append(a))
+    assert file.read_bytes() == CONTENT and file_names(tmp_path) == ["archive.tar.gz"]
+    assert steps[-1] == ("downloading archive.tar.gz", len(CONTENT), len(CONTENT))
+    assert [done for _, done, _ in steps] == sorted(done for _, done, _ in steps)
+    # The file exists: there is no second request.
+    assert download(published, tmp_path / "downloads") == file and server.asked == [""]
 
 
-def test_an_address_that_moved(item: Published, tmp_path: Path, server: Any) -> None:
-    moved = Published(item.file, item.md5, item.by, server.url.replace("/file", "/moved"))
+def test_redirect_is_followed(published: PublishedFile, tmp_path: Path, server: Any) -> None:
+    moved = PublishedFile(
+        published.name, published.md5, published.publisher, server.url.replace("/file", "/moved")
+    )
     assert download(moved, tmp_path).read_bytes() == CONTENT
 
 
-def test_a_cut_is_gone_on_from(fetch: Callable[[], Path], server: Any) -> None:
+def test_interrupted_download_is_resumed(fetch: Callable[[], Path], server: Any) -> None:
     server.cuts = [300_000, 0, 100_000]
     assert fetch().read_bytes() == CONTENT
     assert server.asked == ["", "bytes=300000-", "bytes=300000-", "bytes=400000-"]
 
 
-def test_what_an_earlier_run_left_is_gone_on_from(
-    fetch: Callable[[], Path], server: Any, tmp_path: Path
-) -> None:
+def test_part_of_an_earlier_run_is_resumed(fetch: Callable[[], Path], server: Any, tmp_path: Path) -> None:
     (tmp_path / "downloads").mkdir()
     (tmp_path / "downloads" / "archive.tar.gz.part").write_bytes(CONTENT[:123])
     assert fetch().read_bytes() == CONTENT
-    assert server.asked == ["bytes=123-"] and names(tmp_path) == ["archive.tar.gz"]
+    assert server.asked == ["bytes=123-"] and file_names(tmp_path) == ["archive.tar.gz"]
 
 
-def test_a_part_that_is_all_of_it(fetch: Callable[[], Path], server: Any, tmp_path: Path) -> None:
+def test_complete_part_is_used(fetch: Callable[[], Path], server: Any, tmp_path: Path) -> None:
     (tmp_path / "downloads").mkdir()
     (tmp_path / "downloads" / "archive.tar.gz.part").write_bytes(CONTENT)
     assert fetch().read_bytes() == CONTENT
     assert server.asked == [f"bytes={len(CONTENT)}-"]
 
 
-def test_a_part_that_is_too_long_is_begun_anew(
-    fetch: Callable[[], Path], server: Any, tmp_path: Path
-) -> None:
+def test_too_long_part_is_downloaded_again(fetch: Callable[[], Path], server: Any, tmp_path: Path) -> None:
     (tmp_path / "downloads").mkdir()
     (tmp_path / "downloads" / "archive.tar.gz.part").write_bytes(CONTENT + b"more")
     assert fetch().read_bytes() == CONTENT
     assert server.asked[1:] == [""]
 
 
-def test_a_server_without_ranges_begins_anew(fetch: Callable[[], Path], server: Any) -> None:
+def test_server_without_ranges_starts_again(fetch: Callable[[], Path], server: Any) -> None:
     server.ranges, server.cuts = False, [400_000]
     assert fetch().read_bytes() == CONTENT
     assert server.asked == ["", "bytes=400000-"]
 
 
-def test_a_server_that_tells_no_length(fetch: Callable[[], Path], server: Any) -> None:
+def test_server_without_content_length(fetch: Callable[[], Path], server: Any) -> None:
     server.chunked, server.cuts = True, [400_000]
     assert fetch().read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_server_that_always_cuts_is_given_up(
+def test_download_stops_after_repeated_interruptions(
     ranges: bool, fetch: Callable[[], Path], server: Any, tmp_path: Path
 ) -> None:
     server.ranges, server.cuts = ranges, [1000, *[0] * 50] if ranges else [1000] * 50
-    told = r"http.*: the connection was cut after 1,000 bytes; they are kept, the same command goes on"
-    with pytest.raises(DataError, match=told):
+    message = (
+        r"http.*: the connection was interrupted after 1,000 bytes; the same command resumes the download"
+    )
+    with pytest.raises(DataError, match=message):
         fetch()
-    assert names(tmp_path) == ["archive.tar.gz.part"] and len(server.asked) == 5
+    assert file_names(tmp_path) == ["archive.tar.gz.part"] and len(server.asked) == 5
     server.cuts = []
     assert fetch().read_bytes() == CONTENT
 
 
-def test_a_length_that_is_too_large(fetch: Callable[[], Path], server: Any, tmp_path: Path) -> None:
+def test_too_large_content_length(fetch: Callable[[], Path], server: Any, tmp_path: Path) -> None:
     server.ranges, server.length = False, len(CONTENT) + 5
-    with pytest.raises(DataError, match="the connection was cut after 700,001 bytes"):
+    with pytest.raises(DataError, match="the connection was interrupted after 700,001 bytes"):
         fetch()
-    assert names(tmp_path) == ["archive.tar.gz.part"]
+    assert file_names(tmp_path) == ["archive.tar.gz.part"]
 
 
-def test_a_length_that_is_too_small(fetch: Callable[[], Path], server: Any, tmp_path: Path) -> None:
+def test_too_small_content_length(fetch: Callable[[], Path], server: Any, tmp_path: Path) -> None:
     server.length = 1000
-    with pytest.raises(DataError, match=rf"MD5 \w+, but its page publishes {MD5}; what came is kept as"):
+    with pytest.raises(DataError, match=rf"MD5 \w+, but its page publishes {MD5}; the download is kept as"):
         fetch()
     assert not (tmp_path / "downloads" / "archive.tar.gz").exists()
 
 
-def test_a_wrong_checksum_is_kept_aside(fetch: Callable[[], Path], server: Any, tmp_path: Path) -> None:
+def test_file_with_a_wrong_checksum_is_renamed(
+    fetch: Callable[[], Path], server: Any, tmp_path: Path
+) -> None:
     server.content = b"another file"
-    found = hashlib.md5(b"another file").hexdigest()
-    aside = tmp_path / "downloads" / f"archive.tar.gz.wrong-{found[:8]}"
+    md5 = hashlib.md5(b"another file").hexdigest()
+    wrong = tmp_path / "downloads" / f"archive.tar.gz.wrong-{md5[:8]}"
     with pytest.raises(DataError) as error:
         fetch()
     assert str(error.value) == (
-        f"{server.url}: MD5 {found}, but its page publishes {MD5}; what came is kept as {aside}"
+        f"{server.url}: MD5 {md5}, but its page publishes {MD5}; the download is kept as {wrong}"
     )
-    assert names(tmp_path) == [aside.name] and aside.read_bytes() == b"another file"
-    # The next one begins anew, and leaves what was kept.
+    assert file_names(tmp_path) == [wrong.name] and wrong.read_bytes() == b"another file"
+    # The next download starts again and keeps that file.
     server.content = CONTENT
     assert fetch().read_bytes() == CONTENT
-    assert names(tmp_path) == ["archive.tar.gz", aside.name]
+    assert file_names(tmp_path) == ["archive.tar.gz", wrong.name]
 
 
-def test_a_file_that_is_there_is_checked_too(fetch: Callable[[], Path], server: Any) -> None:
+def test_existing_file_is_verified(fetch: Callable[[], Path], server: Any) -> None:
     file = fetch()
     file.write_bytes(b"changed")
     with pytest.raises(DataError, match=f"MD5 .*, but its page publishes {MD5}"):
@@ -142,59 +146,61 @@ def test_a_file_that_is_there_is_checked_too(fetch: Callable[[], Path], server: 
 
 
 @pytest.mark.parametrize("status", [403, 404, 500])
-def test_a_refusal_is_named(status: int, fetch: Callable[[], Path], server: Any, tmp_path: Path) -> None:
+def test_http_error_raises(status: int, fetch: Callable[[], Path], server: Any, tmp_path: Path) -> None:
     server.status = status
     with pytest.raises(DataError, match=f"file: HTTP {status} "):
         fetch()
-    assert names(tmp_path) == []
+    assert file_names(tmp_path) == []
 
 
-def test_offline_is_named(tmp_path: Path, server: Any, item: Published) -> None:
+def test_unreachable_server_raises(tmp_path: Path, server: Any, published: PublishedFile) -> None:
     server.http.server_close()
-    with pytest.raises(DataError, match=r"file: can't be reached \(.*\)$") as told:
-        download(item, tmp_path, pause=0)
-    assert "\n" not in str(told.value)
+    with pytest.raises(DataError, match=r"file: can't be reached \(.*\)$") as caught:
+        download(published, tmp_path, pause=0)
+    assert "\n" not in str(caught.value)
     with pytest.raises(DataError, match=r"\.invalid/a: can't be reached \("):
-        download(Published("a", MD5, "no one", "http://nowhere.invalid/a"), tmp_path, pause=0)
+        download(PublishedFile("a", MD5, "no one", "http://nowhere.invalid/a"), tmp_path, pause=0)
 
 
-def test_offline_in_the_middle_keeps_the_part(tmp_path: Path, server: Any, item: Published) -> None:
+def test_unreachable_server_keeps_the_part(tmp_path: Path, server: Any, published: PublishedFile) -> None:
     (tmp_path / "archive.tar.gz.part").write_bytes(CONTENT[:5])
     server.http.server_close()
-    with pytest.raises(DataError, match="after 5 bytes; they are kept, the same command goes on"):
-        download(item, tmp_path, pause=0)
+    with pytest.raises(DataError, match="after 5 bytes; the same command resumes the download"):
+        download(published, tmp_path, pause=0)
     assert (tmp_path / "archive.tar.gz.part").read_bytes() == CONTENT[:5]
 
 
-def test_no_room_is_told_before_it_begins(
+def test_missing_disk_space_raises_before_the_download(
     fetch: Callable[[], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = type("Usage", (), {"free": 1000})
     monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
-    with pytest.raises(DataError, match=r"archive\.tar\.gz: needs 700,001 bytes in .*1,000 bytes are free"):
+    with pytest.raises(
+        DataError, match=r"archive\.tar\.gz: needs 700,001 bytes in .*only 1,000 bytes are free"
+    ):
         fetch()
-    assert names(tmp_path) == []
+    assert file_names(tmp_path) == []
 
 
-def test_a_disk_that_fills_up_keeps_the_part(
+def test_full_disk_keeps_the_part(
     fetch: Callable[[], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = module._read
+    whole = module._read_block
     calls: list[int] = []
 
     def full(response: Any) -> bytes:
         calls.append(1)
         if len(calls) == 2:
-            # As the disk says it, in the middle of writing.
+            # As a full disk raises it while the file is written.
             raise DiskFull(errno.ENOSPC, "No space left on device")
         return whole(response)
 
     class DiskFull(OSError):
         pass
 
-    monkeypatch.setattr(module, "_read", full)
-    with pytest.raises(DataError, match=r"archive\.tar\.gz\.part: no room left on the disk"):
+    monkeypatch.setattr(module, "_read_block", full)
+    with pytest.raises(DataError, match=r"archive\.tar\.gz\.part: no space left on the disk"):
         fetch()
-    assert names(tmp_path) == ["archive.tar.gz.part"]
-    monkeypatch.setattr(module, "_read", whole)
+    assert file_names(tmp_path) == ["archive.tar.gz.part"]
+    monkeypatch.setattr(module, "_read_block", whole)
     assert fetch().read_bytes() == CONTENT

@@ -1,23 +1,23 @@
-"""Data in memory: what is held is checked, and batches are floats in any order."""
+"""Image datasets are validated, and give batches of floats in any order."""
 
 from typing import Any
 
 import pytest
 import torch
 
-from refiner.data import Data, open_data
+from refiner.data import ImageDataset, load_data
 from refiner.errors import DataError, SettingError
 
 
 @pytest.fixture
-def numbers() -> Data:
-    """Eleven images, each of its own number."""
+def numbers() -> ImageDataset:
+    """Eleven images; image n has the value n in every pixel."""
     images = torch.arange(11, dtype=torch.uint8).reshape(-1, 1, 1, 1).repeat(1, 3, 2, 2)
-    return Data(images, torch.arange(11), 11, "numbers", "all")
+    return ImageDataset(images, torch.arange(11), 11, "numbers", "all")
 
 
 @pytest.mark.parametrize("size", [1, 4, 11, 50])
-def test_batches_are_all_samples_in_order(numbers: Data, size: int) -> None:
+def test_batches_contain_all_samples_in_order(numbers: ImageDataset, size: int) -> None:
     batches = list(numbers.batches(size))
     assert [len(y) for _, y in batches[:-1]] == [size] * (len(batches) - 1)
     x, y = torch.cat([x for x, _ in batches]), torch.cat([y for _, y in batches])
@@ -25,7 +25,7 @@ def test_batches_are_all_samples_in_order(numbers: Data, size: int) -> None:
     assert y.tolist() == list(range(11))
 
 
-def test_a_seed_shuffles(numbers: Data) -> None:
+def test_seed_shuffles_the_samples(numbers: ImageDataset) -> None:
     orders = [torch.cat([y for _, y in numbers.batches(3, seed=seed)]).tolist() for seed in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2]
     assert sorted(orders[2]) == list(range(11))
@@ -33,7 +33,7 @@ def test_a_seed_shuffles(numbers: Data) -> None:
         assert torch.equal((x[:, 0, 0, 0] * 255).round().long(), y)
 
 
-def test_indices_choose(numbers: Data) -> None:
+def test_indices_select_samples(numbers: ImageDataset) -> None:
     chosen = torch.tensor([7, 2, 9])
     assert [y.tolist() for _, y in numbers.batches(2, indices=chosen)] == [[7, 2], [9]]
     (_, y), *_ = numbers.batches(3, indices=chosen, seed=0)
@@ -43,7 +43,7 @@ def test_indices_choose(numbers: Data) -> None:
             numbers.batches(1, indices=wrong)
 
 
-def test_settings_are_checked_before_the_first_batch(numbers: Data) -> None:
+def test_settings_are_checked_before_the_first_batch(numbers: ImageDataset) -> None:
     with pytest.raises(SettingError, match="size = 0"):
         numbers.batches(0)
     with pytest.raises(SettingError, match="seed = -1"):
@@ -51,19 +51,19 @@ def test_settings_are_checked_before_the_first_batch(numbers: Data) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [
         ({"images": torch.zeros(2, 3, 4, 4)}, r"a b: images are torch\.float32 \[2, 3, 4, 4\]"),
         ({"images": torch.zeros(2, 1, 4, 4).byte()}, r"expected torch\.uint8 \[N, 3, H, W\]"),
         ({"labels": torch.tensor([0])}, r"labels are torch\.int64 \[1\], expected torch\.int64 \[2\]"),
         ({"labels": torch.tensor([0, 3])}, r"labels in \[0, 3\], expected \[0, 2\]"),
         ({"labels": torch.tensor([-1, 0])}, r"labels in \[-1, 0\], expected \[0, 2\]"),
-        ({"class_names": ("one",)}, "1 names of classes, expected 3"),
+        ({"class_names": ("one",)}, "1 class names, expected 3"),
         ({"images": torch.zeros(0, 3, 4, 4).byte(), "labels": torch.zeros(0).long()}, "no images"),
         ({"classes": 0}, "classes = 0"),
     ],
 )
-def test_what_does_not_fit_is_refused(changed: dict[str, Any], told: str) -> None:
+def test_invalid_fields_raise(changed: dict[str, Any], message: str) -> None:
     whole: dict[str, Any] = {
         "images": torch.zeros(2, 3, 4, 4, dtype=torch.uint8),
         "labels": torch.tensor([0, 1]),
@@ -71,11 +71,11 @@ def test_what_does_not_fit_is_refused(changed: dict[str, Any], told: str) -> Non
         "name": "a",
         "split": "b",
     }
-    Data(**whole)
-    with pytest.raises((DataError, SettingError), match=told):
-        Data(**{**whole, **changed})
+    ImageDataset(**whole)
+    with pytest.raises((DataError, SettingError), match=message):
+        ImageDataset(**{**whole, **changed})
 
 
-def test_it_can_not_be_changed() -> None:
+def test_dataset_is_frozen() -> None:
     with pytest.raises(AttributeError):
-        open_data("sample").classes = 3  # type: ignore[misc]
+        load_data("sample").classes = 3  # type: ignore[misc]

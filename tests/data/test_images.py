@@ -1,4 +1,4 @@
-"""A user's images: each kind of source, and each way in which it can be wrong."""
+"""A user's images: each kind of source, and the errors of each."""
 
 import io
 import json
@@ -22,7 +22,7 @@ def pixels() -> np.ndarray[Any, Any]:
     return images.round().to(torch.uint8).permute(0, 2, 3, 1).contiguous().numpy()
 
 
-def test_a_folder_is_searched_through_and_sorted(tmp_path: Path, pixels: np.ndarray[Any, Any]) -> None:
+def test_folder_is_searched_recursively_and_sorted(tmp_path: Path, pixels: np.ndarray[Any, Any]) -> None:
     places = ["a/2.png", "a/10.png", "b.PNG", "c/d/e.png", "z.webp", "y.bmp"]
     for place, image in zip(places, pixels, strict=True):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
@@ -42,7 +42,7 @@ def test_a_folder_is_searched_through_and_sorted(tmp_path: Path, pixels: np.ndar
 
 
 @pytest.mark.parametrize("size", [None, 16])
-def test_what_can_not_be_read_is_left_out(
+def test_unreadable_files_are_skipped_with_a_warning(
     tmp_path: Path, pixels: np.ndarray[Any, Any], size: int | None
 ) -> None:
     for number, image in enumerate(pixels):
@@ -50,13 +50,13 @@ def test_what_can_not_be_read_is_left_out(
     (tmp_path / "0.png").write_text("not an image")
     (tmp_path / "3.png").write_bytes((tmp_path / "3.png").read_bytes()[:80])
     with pytest.warns(
-        UserWarning, match=r"2 of 6 images left out, the first is .*0\.png: not an image"
-    ) as told:
+        UserWarning, match=r"2 of 6 images skipped; first error: .*0\.png: not a readable image"
+    ) as caught:
         got, files = read_folder(tmp_path, size)
-    assert len(told) == 1 and "\n" not in str(told[0].message)
+    assert len(caught) == 1 and "\n" not in str(caught[0].message)
     assert [file.name for file in files] == ["1.png", "2.png", "4.png", "5.png"]
-    kept = [read_images(tmp_path / file, size)[0] for file in files]
-    assert torch.equal(got, torch.stack(kept))
+    expected = [read_images(tmp_path / file, size)[0] for file in files]
+    assert torch.equal(got, torch.stack(expected))
 
 
 def test_one_file_is_one_image(tmp_path: Path, pixels: np.ndarray[Any, Any]) -> None:
@@ -66,7 +66,7 @@ def test_one_file_is_one_image(tmp_path: Path, pixels: np.ndarray[Any, Any]) -> 
     assert torch.equal(load_image(tmp_path / "one.png"), load_sample().images[0])
 
 
-def test_size_scales_the_shorter_side_and_cuts_the_centre(tmp_path: Path) -> None:
+def test_size_scales_the_shorter_side_and_crops_the_centre(tmp_path: Path) -> None:
     wide = np.zeros((20, 60, 3), np.uint8)
     wide[:, 20:40] = 255  # only the middle third is white
     Image.fromarray(wide).save(tmp_path / "wide.png")
@@ -123,7 +123,7 @@ def test_transparency_is_put_on_white_and_rotation_is_undone(tmp_path: Path) -> 
 
 
 def _bad_sources(folder: Path) -> dict[str, tuple[Path, str]]:
-    """Name → (path, what the error must say)."""
+    """Name → (path, part of the error)."""
     good = np.zeros((2, 4, 4, 3), np.uint8)
 
     def npz(name: str, **arrays: np.ndarray[Any, Any]) -> Path:
@@ -148,36 +148,36 @@ def _bad_sources(folder: Path) -> dict[str, tuple[Path, str]]:
         "absent": (folder / "absent", "no such file or folder"),
         "empty folder": (folder / "empty", "no images"),
         "mixed sizes": (folder / "mixed", "5×4 pixels, expected 4×4 as in a.png; set size"),
-        "no readable image": (folder / "broken", "none of 1 images can be read; the first is"),
-        "text as png": (folder / "text.png", "not an image that can be read"),
-        "cut png": (folder / "cut.png", "not an image that can be read"),
-        "16 bits": (folder / "deep.png", "expected 8 bits a channel"),
+        "no readable image": (folder / "broken", "none of 1 images can be read; first error: "),
+        "text as png": (folder / "text.png", "not a readable image"),
+        "cut png": (folder / "cut.png", "not a readable image"),
+        "16 bits": (folder / "deep.png", "expected 8 bits per channel"),
         "text as npz": (folder / "text.npz", "not an .npz of plain arrays"),
         "broken zip": (folder / "zip.npz", "a broken .npz"),
         "pickle": (folder / "pickled.npz", "not an .npz of plain arrays"),
-        "NaN": (npz("nan.npz", images=nan), "holds NaN or infinity"),
-        "range": (npz("range.npz", images=nan[:, :1] + 3), "lies in [3, 3], expected [0, 1]"),
-        "no array": (npz("other.npz", pixels=good), "holds pixels, expected 'images'"),
-        "nothing": (npz("none.npz"), "holds nothing"),
+        "NaN": (npz("nan.npz", images=nan), "contains NaN or infinity"),
+        "range": (npz("range.npz", images=nan[:, :1] + 3), "is in [3, 3], expected [0, 1]"),
+        "no array": (npz("other.npz", pixels=good), "contains pixels, expected 'images'"),
+        "nothing": (npz("none.npz"), "contains no arrays"),
         "no images": (npz("zero.npz", images=good[:0]), "is empty"),
         "channels": (npz("five.npz", images=np.zeros((2, 4, 4, 5), np.uint8)), "with 1 or 3 channels"),
         "integers": (npz("int.npz", images=good.astype(np.int64)), "expected uint8 or float"),
         "uint16": (npz("wide.npz", images=good.astype(np.uint16)), "expected uint8 or floats"),
-        "offsets": (npz("off.npz", blob=good.ravel(), offsets=np.array([0, 5])), "offsets must rise"),
+        "offsets": (npz("off.npz", blob=good.ravel(), offsets=np.array([0, 5])), "offsets must increase"),
     }
 
 
-def test_each_bad_source_is_one_line(tmp_path: Path) -> None:
-    for name, (path, says) in _bad_sources(tmp_path).items():
+def test_every_bad_source_raises_one_line(tmp_path: Path) -> None:
+    for name, (path, expected) in _bad_sources(tmp_path).items():
         with pytest.raises(DataError) as caught:
             read_images(path)
         message = str(caught.value)
-        assert says in message, (name, message)
+        assert expected in message, (name, message)
         assert "\n" not in message and str(tmp_path) in message, (name, message)
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, True])
-def test_a_bad_size_is_refused(tmp_path: Path, size: Any) -> None:
+def test_bad_size_raises(tmp_path: Path, size: Any) -> None:
     with pytest.raises(SettingError, match="size = "):
         read_images(tmp_path, size=size)
 

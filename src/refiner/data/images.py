@@ -1,4 +1,4 @@
-"""A user's own images: a file, a folder or an `.npz`, as one tensor in 0..1."""
+"""A user's images from a file, a folder or an `.npz`, as one tensor in 0..1."""
 
 import os
 import warnings
@@ -13,51 +13,48 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from refiner.checks import integer
-from refiner.data.decode import decode, decode_blob, load_arrays
+from refiner.data.image_decoding import decode_concatenated, decode_image
+from refiner.data.npz import load_npz
 from refiner.errors import DataError
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
-_NAMES = ("images", "x")
-
-
-def _unit(images: NDArray[Any]) -> Tensor:
-    """uint8 or float [N, H, W, C] as float32 [N, C, H, W] in 0..1."""
-    tensor = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
-    return tensor.float().div_(255) if tensor.dtype == torch.uint8 else tensor.float()
-
-
-def fit(images: Tensor, size: int | None) -> Tensor:
-    """Float images [..., H, W] in 0..1 with the shorter side scaled to `size`, then the centre cut out.
-
-    >>> fit(torch.zeros(1, 3, 20, 60), 10).shape
-    torch.Size([1, 3, 10, 10])
-    """
-    height, width = images.shape[-2:]
-    if size is None or (height, width) == (size, size):
-        return images
-    scale = size / min(height, width)
-    shape = (max(size, round(height * scale)), max(size, round(width * scale)))
-    scaled = interpolate(images, shape, mode="bilinear", antialias=True, align_corners=False)
-    top, left = (shape[0] - size) // 2, (shape[1] - size) // 2
-    return scaled[..., top : top + size, left : left + size].clamp(0, 1).contiguous()
+_ARRAY_NAMES = ("images", "x")
 
 
 def load_image(path: str | os.PathLike[str], size: int | None = None) -> Tensor:
-    """One image file as float32 [3, H, W] in 0..1; with `size`, scaled and cut to size × size.
+    """One image file as a tensor.
+
+    Args:
+        path: The image file.
+        size: Scales the shorter side to this and crops the centre to size × size.
+
+    Returns:
+        float32 [3, H, W] in 0..1.
+
+    Raises:
+        DataError: If the file does not exist or is not a readable image.
 
     >>> load_image("absent.png")
     Traceback (most recent call last):
     refiner.errors.DataError: absent.png: no such file
     """
     size = None if size is None else integer("size", size, 1)
-    return fit(_unit(decode(Path(path), str(path))[None]), size)[0]
+    return resize_and_crop(_to_unit_range(decode_image(Path(path), str(path))[None]), size)[0]
 
 
 def read_images(path: str | os.PathLike[str], size: int | None = None) -> Tensor:
-    """Images as float32 [N, C, H, W] in 0..1 from a folder (see `read_folder`), a file or an `.npz`.
+    """The images of a folder, an image file or an `.npz` as one tensor.
 
-    An `.npz` holds `images` or `x` ([N, H, W] or [N, H, W, C], uint8 or floats in 0..1), or encoded images as
-    `blob` and `offsets`.
+    Args:
+        path: A folder (see `read_folder`), an image file, or an `.npz` with `images` or `x` ([N, H, W] or
+            [N, H, W, C], uint8 or floats in 0..1), or with encoded images as `blob` and `offsets`.
+        size: Scales the shorter side of each image to this and crops the centre to size × size.
+
+    Returns:
+        float32 [N, C, H, W] in 0..1.
+
+    Raises:
+        DataError: If there are no readable images, or they differ in size and `size` is not given.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -72,27 +69,25 @@ def read_images(path: str | os.PathLike[str], size: int | None = None) -> Tensor
     if not source.exists():
         raise DataError(f"{source}: no such file or folder")
     if source.suffix.lower() == ".npz":
-        return fit(_unit(stacked(load_arrays(source), source)), size)
+        return resize_and_crop(_to_unit_range(images_of_npz(load_npz(source), source)), size)
     return load_image(source, size)[None]
 
 
-def image_files(folder: Path) -> list[Path]:
-    """The images of a folder by their suffix, searched through and sorted, as seen from the folder."""
-    inside = sorted(file.relative_to(folder) for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
-    files = [
-        file
-        for file in inside
-        if not any(p.startswith(".") for p in file.parts) and (folder / file).is_file()
-    ]
-    if not files:
-        raise DataError(f"{folder}: no images, expected files ending in {', '.join(SUFFIXES)}")
-    return files
-
-
 def read_folder(folder: Path, size: int | None = None) -> tuple[Tensor, list[Path]]:
-    """The images of a folder, searched through and sorted, and the file of each, as seen from the folder.
+    """The images in a folder and its sub-folders, and their files.
 
-    What is hidden is not looked at. Files that can't be read are left out, with one warning for all of them.
+    Hidden files are ignored. Files that can't be read are skipped, with one warning for all of them.
+
+    Args:
+        folder: The folder.
+        size: Scales the shorter side of each image to this and crops the centre to size × size.
+
+    Returns:
+        Images float32 [N, 3, H, W] in 0..1 in the sorted order of their files, and the file of each, relative
+        to the folder.
+
+    Raises:
+        DataError: If there are no readable images, or they differ in size and `size` is not given.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -103,45 +98,79 @@ def read_folder(folder: Path, size: int | None = None) -> tuple[Tensor, list[Pat
     size = None if size is None else integer("size", size, 1)
     files = image_files(folder)
     images: Tensor | None = None
-    kept: list[Path] = []
-    broken: list[DataError] = []
+    readable: list[Path] = []
+    errors: list[DataError] = []
     for file in files:
         try:
-            pixels = decode(folder / file, str(folder / file))
+            pixels = decode_image(folder / file, str(folder / file))
         except DataError as error:
-            broken.append(error)
+            errors.append(error)
             continue
-        image = fit(_unit(pixels[None]), size)[0]
+        image = resize_and_crop(_to_unit_range(pixels[None]), size)[0]
         if images is None:
             images = image.new_empty(len(files), *image.shape)
         if image.shape != images.shape[1:]:
             height, width = images.shape[2:]
             raise DataError(
                 f"{folder / file}: {image.shape[2]}×{image.shape[1]} pixels, expected {width}×{height} "
-                f"as in {kept[0].name}; set size to make them equal"
+                f"as in {readable[0].name}; set size to make them equal",
+                field="size",
             )
-        images[len(kept)] = image
-        kept.append(file)
+        images[len(readable)] = image
+        readable.append(file)
     if images is None:
-        raise DataError(f"{folder}: none of {len(files)} images can be read; the first is {broken[0]}")
-    if broken:
-        told = f"{folder}: {len(broken)} of {len(files)} images left out, the first is {broken[0]}"
-        warnings.warn(told, stacklevel=2)
-    return images[: len(kept)], kept
+        raise DataError(f"{folder}: none of {len(files)} images can be read; first error: {errors[0]}")
+    if errors:
+        message = f"{folder}: {len(errors)} of {len(files)} images skipped; first error: {errors[0]}"
+        warnings.warn(message, stacklevel=2)
+    return images[: len(readable)], readable
 
 
-def stacked(arrays: Mapping[str, NDArray[Any]], path: Path, names: Sequence[str] = _NAMES) -> NDArray[Any]:
-    """The images of an `.npz` as [N, H, W, C], uint8 or floats in 0..1, under the first of `names` it has.
+def image_files(folder: Path) -> list[Path]:
+    """The image files in a folder and its sub-folders by their suffix, sorted, relative to the folder."""
+    candidates = sorted(
+        file.relative_to(folder) for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES
+    )
+    files = [
+        file
+        for file in candidates
+        if not any(part.startswith(".") for part in file.parts) and (folder / file).is_file()
+    ]
+    if not files:
+        raise DataError(f"{folder}: no images, expected files ending in {', '.join(SUFFIXES)}")
+    return files
 
-    >>> stacked({"x": np.zeros((2, 4, 4), np.uint8)}, Path("a.npz")).shape
+
+def resize_and_crop(images: Tensor, size: int | None) -> Tensor:
+    """Float images [..., H, W] in 0..1 with the shorter side scaled to `size` and the centre cropped.
+
+    >>> resize_and_crop(torch.zeros(1, 3, 20, 60), 10).shape
+    torch.Size([1, 3, 10, 10])
+    """
+    height, width = images.shape[-2:]
+    if size is None or (height, width) == (size, size):
+        return images
+    scale = size / min(height, width)
+    shape = (max(size, round(height * scale)), max(size, round(width * scale)))
+    scaled = interpolate(images, shape, mode="bilinear", antialias=True, align_corners=False)
+    top, left = (shape[0] - size) // 2, (shape[1] - size) // 2
+    return scaled[..., top : top + size, left : left + size].clamp(0, 1).contiguous()
+
+
+def images_of_npz(
+    arrays: Mapping[str, NDArray[Any]], path: Path, names: Sequence[str] = _ARRAY_NAMES
+) -> NDArray[Any]:
+    """The images of an `.npz` as [N, H, W, C], uint8 or floats in 0..1: the first array of `names` it has.
+
+    >>> images_of_npz({"x": np.zeros((2, 4, 4), np.uint8)}, Path("a.npz")).shape
     (2, 4, 4, 1)
     """
     if "blob" in arrays and "offsets" in arrays:
-        return decode_blob(arrays["blob"], arrays["offsets"], str(path))
+        return decode_concatenated(arrays["blob"], arrays["offsets"], str(path))
     name = next((name for name in names if name in arrays), None)
     if name is None:
-        held = ", ".join(sorted(arrays)) or "nothing"
-        raise DataError(f"{path}: holds {held}, expected 'images', 'x', or 'blob' and 'offsets'")
+        contents = ", ".join(sorted(arrays)) or "no arrays"
+        raise DataError(f"{path}: contains {contents}, expected 'images', 'x', or 'blob' and 'offsets'")
     images = arrays[name]
     if images.ndim == 3:
         images = images[..., None]
@@ -157,7 +186,13 @@ def stacked(arrays: Mapping[str, NDArray[Any]], path: Path, names: Sequence[str]
             raise DataError(f"{path}: {name} is {images.dtype}, expected uint8 or floats in [0, 1]")
         return images
     if not np.isfinite(images).all():
-        raise DataError(f"{path}: {name} holds NaN or infinity, expected numbers in [0, 1]")
+        raise DataError(f"{path}: {name} contains NaN or infinity, expected numbers in [0, 1]")
     if images.min() < 0 or images.max() > 1:
-        raise DataError(f"{path}: {name} lies in [{images.min():g}, {images.max():g}], expected [0, 1]")
+        raise DataError(f"{path}: {name} is in [{images.min():g}, {images.max():g}], expected [0, 1]")
     return images.astype(np.float32)
+
+
+def _to_unit_range(images: NDArray[Any]) -> Tensor:
+    """uint8 or float [N, H, W, C] as float32 [N, C, H, W] in 0..1."""
+    tensor = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
+    return tensor.float().div_(255) if tensor.dtype == torch.uint8 else tensor.float()

@@ -1,4 +1,4 @@
-"""Labels as a file has them, checked before anything is made of them."""
+"""Validation of labels as files hold them."""
 
 from typing import Any
 
@@ -7,24 +7,33 @@ from numpy.typing import NDArray
 
 from refiner.errors import DataError
 
-# A model has a row for every label up to the highest: one that is no class must not fill the memory.
-_HIGHEST = 32_767
+# A model has one output for every label up to the highest: a wrong value must not fill the memory.
+_MAX_LABEL = 32_767
 
 
-def checked_labels(found: NDArray[Any], count: int, where: str) -> NDArray[np.int64]:
-    """The labels of `count` images as int64 [count]; `where` stands in the errors.
+def validate_labels(labels: NDArray[Any], count: int, name: str) -> NDArray[np.int64]:
+    """The labels of `count` images as int64 [count]; raises if they are not. `name` is the file, for errors.
 
-    >>> checked_labels(np.array([[0], [2]], np.uint8), 2, "a.npz")
+    >>> validate_labels(np.array([[0], [2]], np.uint8), 2, "a.npz")
     array([0, 2])
-    >>> checked_labels(np.array([0, 10**12]), 2, "a.npz")
+    >>> validate_labels(np.array([0, 10**12]), 2, "a.npz")
     Traceback (most recent call last):
     refiner.errors.DataError: a.npz: labels = 1000000000000: expected integers in [0, 32767]
     """
-    if found.dtype.kind not in "iu" or found.size != count:
+    if labels.dtype.kind not in "iu" or labels.size != count:
         raise DataError(
-            f"{where}: labels are {found.dtype} {list(found.shape)}, expected {count} integers ≥ 0"
+            f"{name}: labels are {labels.dtype} {list(labels.shape)}, expected {count} integers ≥ 0",
+            field="labels",
+            value=labels,
+            expected=f"{count} integers ≥ 0",
         )
-    for value in (int(found.min()), int(found.max())) if count else ():
-        if not 0 <= value <= _HIGHEST:
-            raise DataError(f"{where}: labels = {value}: expected integers in [0, {_HIGHEST}]")
-    return found.reshape(-1).astype(np.int64)
+    for value in (int(labels.min()), int(labels.max())) if count else ():
+        if not 0 <= value <= _MAX_LABEL:
+            expected = f"integers in [0, {_MAX_LABEL}]"
+            raise DataError(
+                f"{name}: labels = {value}: expected {expected}",
+                field="labels",
+                value=value,
+                expected=expected,
+            )
+    return labels.reshape(-1).astype(np.int64)

@@ -7,23 +7,28 @@ from importlib.resources import as_file, files
 import torch
 from torch import Tensor
 
-from refiner.data.sheet import read_sheet
+from refiner.data.image_grid import read_image_grid
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Images float32 [200, 3, 32, 32] in 0..1, their labels int64 [200], and where they come from."""
+    """The bundled images with their labels and their origin."""
 
     images: Tensor
+    """float32 [200, 3, 32, 32] in 0..1"""
     labels: Tensor
+    """int64 [200]"""
     class_names: tuple[str, ...]
     indices: tuple[int, ...]
-    """Place of each image in CIFAR-10's training set; all are ≥ 40,000, where the victims lie."""
+    """The index of each image in CIFAR-10's training set; all are ≥ 40,000, the range of the victims."""
     source: str
 
 
 def load_sample() -> Sample:
-    """The bundled images, 20 of each class; the classes take turns, so every prefix is balanced.
+    """The bundled CIFAR-10 images, 20 of each class.
+
+    Returns:
+        The sample. The classes alternate, so that the first 10, 20, … images are balanced.
 
     >>> sample = load_sample()
     >>> sample.images.shape, sample.labels[:4].tolist(), sample.class_names[:2]
@@ -31,8 +36,8 @@ def load_sample() -> Sample:
     """
     assets = files("refiner") / "assets"
     record = json.loads((assets / "sample.json").read_text(encoding="utf-8"))
-    with as_file(assets / "sample.png") as sheet:
-        images = read_sheet(sheet, len(record["labels"]), size=32, columns=10)
+    with as_file(assets / "sample.png") as file:
+        images = read_image_grid(file, len(record["labels"]), size=32, columns=10)
     return Sample(
         images=images.float() / 255,
         labels=torch.tensor(record["labels"], dtype=torch.int64),

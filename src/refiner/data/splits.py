@@ -1,22 +1,23 @@
-"""The splits of a user's own data: how they are called, and which is meant where none is named."""
+"""The names of splits in a user's own data, and which split is used if none is named."""
 
 from collections.abc import Collection
 
 from refiner.checks import choice
 
-SPLITS = ("train", "val", "valid", "validation", "test")
-"""The names by which a part is known for a split; the first that is there is meant where none is named."""
-TESTS = ("test", "validation", "valid", "val")
-"""Those on which a training is tested: the first that is there."""
+SPLIT_NAMES = ("train", "val", "valid", "validation", "test")
+"""The names of splits; if none is asked for, the first that exists is used."""
+TEST_SPLITS = ("test", "validation", "valid", "val")
+"""The splits on which a model is tested; the first that exists is used."""
 ALL = "all"
+"""The name of the split of data that have only one."""
 
 
-def chosen_split(split: str | None, held: Collection[str]) -> str:
-    """The split that is asked for; without one the first of `SPLITS` that is there, or all.
+def choose_split(split: str | None, existing: Collection[str]) -> str:
+    """`split` if it exists; without one the first of `SPLIT_NAMES` that exists, or `ALL` if none does.
 
-    >>> chosen_split(None, ["test", "train"]), chosen_split("test", ["test", "train"]), chosen_split(None, [])
+    >>> choose_split(None, ["test", "train"]), choose_split("test", ["test", "train"]), choose_split(None, [])
     ('train', 'test', 'all')
     """
     if split is None:
-        return next((name for name in SPLITS if name in held), ALL)
-    return choice("split", split, held or [ALL])
+        return next((name for name in SPLIT_NAMES if name in existing), ALL)
+    return choice("split", split, existing or [ALL])

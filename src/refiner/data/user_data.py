@@ -1,4 +1,4 @@
-"""A user's own data, read where they lie: `folder:PATH`, `npz:PATH`, `parquet:PATH`."""
+"""A user's own data, read in place: `folder:PATH`, `npz:PATH`, `parquet:PATH`."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -9,111 +9,121 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from refiner.data.classes import class_names, folder_classes
-from refiner.data.decode import load_arrays
-from refiner.data.image_dataset import Data
-from refiner.data.images import image_files, stacked
-from refiner.data.labels import checked_labels
+from refiner.data.classes import folder_classes, subfolder_names
+from refiner.data.image_dataset import ImageDataset
+from refiner.data.images import image_files, images_of_npz
+from refiner.data.labels import validate_labels
+from refiner.data.npz import load_npz
 from refiner.data.parquet import read_parquet
-from refiner.data.readers.pixels import in_blocks, pixels_of, scaled
-from refiner.data.splits import ALL, SPLITS, chosen_split
+from refiner.data.readers.image_blocks import read_image_array, resize_image, stack_in_blocks
+from refiner.data.splits import ALL, SPLIT_NAMES, choose_split
 from refiner.errors import DataError
 
 
-def open_folder(
+def load_image_folder(
     path: Path, split: str | None = None, size: int | None = None, classes: Sequence[str] | None = None
-) -> Data:
-    """Images in class folders; with folders such as `train` and `test` around them, one of these.
+) -> ImageDataset:
+    """Images in class folders, which may be in folders such as `train` and `test`.
 
-    A class has one number in all splits: its place among the names in any of them, or in `classes`.
+    A class has the same number in all splits: its position in the sorted names of all of them, or in
+    `classes`.
 
-    >>> open_folder(Path("absent"))
+    >>> load_image_folder(Path("absent"))
     Traceback (most recent call last):
     refiner.errors.DataError: absent: no such folder
     """
     if not path.is_dir():
         raise DataError(f"{path}: no such folder")
-    inside = class_names(path)
-    # Only where there is nothing else: a class may be called train.
-    inner = [name for name in SPLITS if name in inside] if set(inside) <= set(SPLITS) else []
-    chosen = chosen_split(split, inner)
+    subfolders = subfolder_names(path)
+    # Only if there are no other folders: a class may be called train.
+    splits = (
+        [name for name in SPLIT_NAMES if name in subfolders] if set(subfolders) <= set(SPLIT_NAMES) else []
+    )
+    chosen = choose_split(split, splits)
     folder = path if chosen == ALL else path / chosen
     files = image_files(folder)
-    every = class_names(*(path / name for name in inner)) if inner else inside
-    told = folder_classes(folder, files, every if classes is None else classes)
-    if told is None:
-        folders = "two or more folders" if classes is None else "folders"
-        raise DataError(f"{folder}: no classes, expected its images in {folders}, one a class")
-    names, labels = told
-    blocks = list(in_blocks(map(str, files), lambda name: pixels_of(folder / name, str(folder / name), size)))
-    return Data(torch.from_numpy(np.concatenate(blocks)), labels, len(names), f"folder:{path}", chosen, names)
+    default_classes = subfolder_names(*(path / name for name in splits)) if splits else subfolders
+    labelled = folder_classes(folder, files, default_classes if classes is None else classes)
+    if labelled is None:
+        number = "two or more folders" if classes is None else "folders"
+        raise DataError(f"{folder}: no classes, expected its images in {number}, one for each class")
+    names, labels = labelled
+    blocks = list(
+        stack_in_blocks(
+            map(str, files), lambda name: read_image_array(folder / name, str(folder / name), size)
+        )
+    )
+    images = torch.from_numpy(np.concatenate(blocks))
+    return ImageDataset(images, labels, len(names), f"folder:{path}", chosen, names)
 
 
-def open_npz(path: Path, split: str | None = None, size: int | None = None) -> Data:
+def load_npz_dataset(path: Path, split: str | None = None, size: int | None = None) -> ImageDataset:
     """`images` or `x` and `labels` or `y` of an `.npz`, or `train_images` and `train_labels` and so on.
 
-    Images are [N, H, W] or [N, H, W, C], uint8 or floats in 0..1, which are rounded.
+    Images are [N, H, W] or [N, H, W, C], uint8 or floats in 0..1, which are rounded to 8 bits.
 
-    >>> open_npz(Path("absent.npz"))
+    >>> load_npz_dataset(Path("absent.npz"))
     Traceback (most recent call last):
     refiner.errors.DataError: absent.npz: no such file
     """
-    arrays = load_arrays(path)
-    chosen = chosen_split(split, [name for name in SPLITS if f"{name}_images" in arrays])
+    arrays = load_npz(path)
+    chosen = choose_split(split, [name for name in SPLIT_NAMES if f"{name}_images" in arrays])
     prefix = "" if chosen == ALL else f"{chosen}_"
-    images = stacked(arrays, path, [f"{prefix}{name}" for name in ("images", "x")])
-    found = next((arrays[key] for name in ("labels", "label", "y") if (key := prefix + name) in arrays), None)
-    if found is None:
+    images = images_of_npz(arrays, path, [f"{prefix}{name}" for name in ("images", "x")])
+    labels = next(
+        (arrays[key] for name in ("labels", "label", "y") if (key := prefix + name) in arrays), None
+    )
+    if labels is None:
         raise DataError(f"{path}: no labels, expected an array '{prefix}labels' or '{prefix}y'")
-    return _data(_pixels(images), found, f"npz:{path}", chosen, size)
+    return _make_dataset(_to_bytes(images), labels, f"npz:{path}", chosen, size)
 
 
-def open_parquet(path: Path, split: str | None = None, size: int | None = None) -> Data:
+def load_parquet_dataset(path: Path, split: str | None = None, size: int | None = None) -> ImageDataset:
     """Encoded images and labels of a `.parquet` file, or of a folder of `train-….parquet` and so on.
 
-    Files whose names begin with no split are all meant.
+    If no file of the folder is named after a split, all files are read.
 
-    >>> open_parquet(Path("absent.parquet"))
+    >>> load_parquet_dataset(Path("absent.parquet"))
     Traceback (most recent call last):
     refiner.errors.DataError: absent.parquet: no such file
     """
-    held = {path: ""}
+    prefixes = {path: ""}
     if path.is_dir():
-        held = {file: re.split("[-._]", file.name)[0] for file in sorted(path.glob("*.parquet"))}
-        if not held:
+        prefixes = {file: re.split("[-._]", file.name)[0] for file in sorted(path.glob("*.parquet"))}
+        if not prefixes:
             raise DataError(f"{path}: no .parquet files")
-    inner = list(dict.fromkeys(held.values())) if set(SPLITS) & set(held.values()) else []
-    chosen = chosen_split(split, inner)
-    files = [file for file, own in held.items() if chosen in (ALL, own)]
+    splits = list(dict.fromkeys(prefixes.values())) if set(SPLIT_NAMES) & set(prefixes.values()) else []
+    chosen = choose_split(split, splits)
+    files = [file for file, prefix in prefixes.items() if chosen in (ALL, prefix)]
     images, labels, names = read_parquet(files, size)
-    return _data(images, labels, f"parquet:{path}", chosen, None, names)
+    return _make_dataset(images, labels, f"parquet:{path}", chosen, None, names)
 
 
-OPENERS: dict[str, Callable[..., Data]] = {
-    "folder": open_folder,
-    "npz": open_npz,
-    "parquet": open_parquet,
+USER_FORMATS: dict[str, Callable[..., ImageDataset]] = {
+    "folder": load_image_folder,
+    "npz": load_npz_dataset,
+    "parquet": load_parquet_dataset,
 }
-"""Each by what stands before the colon."""
+"""The loaders by the part of the name before the colon."""
 
 
-def _pixels(images: NDArray[Any]) -> NDArray[np.uint8]:
+def _to_bytes(images: NDArray[Any]) -> NDArray[np.uint8]:
     """[N, H, W, C] as uint8 [N, 3, H, W]."""
-    whole = images if images.dtype == np.uint8 else np.rint(images * 255).astype(np.uint8)
-    return np.ascontiguousarray(np.broadcast_to(whole, (*whole.shape[:3], 3)).transpose(0, 3, 1, 2))
+    pixels = images if images.dtype == np.uint8 else np.rint(images * 255).astype(np.uint8)
+    return np.ascontiguousarray(np.broadcast_to(pixels, (*pixels.shape[:3], 3)).transpose(0, 3, 1, 2))
 
 
-def _data(
+def _make_dataset(
     images: NDArray[np.uint8],
-    found: NDArray[Any],
+    raw_labels: NDArray[Any],
     name: str,
     split: str,
     size: int | None,
-    names: tuple[str, ...] = (),
-) -> Data:
-    labels = checked_labels(found, len(images), name)
+    class_names: tuple[str, ...] = (),
+) -> ImageDataset:
+    labels = validate_labels(raw_labels, len(images), name)
     pixels = torch.from_numpy(images)
     if size is not None and images.shape[2:] != (size, size):
-        pixels = torch.from_numpy(np.stack([scaled(image, size) for image in images]))
-    classes = len(names) or max(2, int(labels.max(initial=0)) + 1)
-    return Data(pixels, torch.from_numpy(labels), classes, name, split, names)
+        pixels = torch.from_numpy(np.stack([resize_image(image, size) for image in images]))
+    classes = len(class_names) or max(2, int(labels.max(initial=0)) + 1)
+    return ImageDataset(pixels, torch.from_numpy(labels), classes, name, split, class_names)

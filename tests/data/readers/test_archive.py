@@ -1,4 +1,4 @@
-"""Folders, zips and tars are read alike; broken ones are one line."""
+"""Folders, zips and tars are read the same way; broken archives raise one-line errors."""
 
 import io
 import tarfile
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from refiner.data.readers import archive
-from refiner.data.readers.archive import gather, open_files
+from refiner.data.readers.archive import find_named_files, open_files
 from refiner.errors import DataError
 
 Write = Callable[[Path, Mapping[str, bytes]], Path]
@@ -22,27 +22,35 @@ FILES = {
 
 
 @pytest.fixture(params=["folder", "zip", "tar"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, spread: Write, packed: Write, tar: Write) -> Path:
+def place(
+    request: pytest.FixtureRequest, tmp_path: Path, write_files: Write, write_zip: Write, write_tar: Write
+) -> Path:
     if request.param == "folder":
-        return spread(tmp_path / "folder", FILES)
-    return packed(tmp_path / "a.zip", FILES) if request.param == "zip" else tar(tmp_path / "a.tar.gz", FILES)
+        return write_files(tmp_path / "folder", FILES)
+    return (
+        write_zip(tmp_path / "a.zip", FILES)
+        if request.param == "zip"
+        else write_tar(tmp_path / "a.tar.gz", FILES)
+    )
 
 
-def test_all_are_read_alike(place: Path) -> None:
+def test_folders_and_archives_are_read_the_same_way(place: Path) -> None:
     files = open_files(place, lambda name: name.endswith(".txt"))
     assert files.names == ["top/a.txt", "top/in/b.txt"]
     assert [files.read(name) for name in files.names] == [b"a", b"bb"]
-    assert files.label("top/a.txt") == f"{place}/top/a.txt"
+    assert files.title("top/a.txt") == f"{place}/top/a.txt"
 
 
-def test_gather_looks_one_folder_down(place: Path) -> None:
-    assert gather(place, ["a.txt", "d.bin"]) == {"a.txt": b"a", "d.bin": b"d"}
-    assert gather(place, ["b.txt"]) is None
+def test_named_files_are_found_one_folder_down(place: Path) -> None:
+    files = find_named_files(place, ["a.txt", "d.bin"])
+    assert files is not None
+    assert {name: files.read(name) for name in files.names} == {"a.txt": b"a", "d.bin": b"d"}
+    assert find_named_files(place, ["b.txt"]) is None
     with pytest.raises(DataError, match=r"x\.txt, y\.txt missing"):
-        gather(place, ["a.txt", "x.txt", "y.txt"])
+        find_named_files(place, ["a.txt", "x.txt", "y.txt"])
 
 
-def test_links_and_devices_of_a_tar_are_left_out(tmp_path: Path) -> None:
+def test_links_and_devices_of_a_tar_are_ignored(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as out:
         for name, kind in (("link", tarfile.SYMTYPE), ("hard", tarfile.LNKTYPE), ("pipe", tarfile.FIFOTYPE)):
             member = tarfile.TarInfo(name)
@@ -56,22 +64,24 @@ def test_links_and_devices_of_a_tar_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.zip", "a.tar.gz", "a.tgz", "a.tar"])
-def test_a_truncated_archive_is_named(name: str, tmp_path: Path, tar: Write, packed: Write) -> None:
+def test_truncated_archive_raises(name: str, tmp_path: Path, write_tar: Write, write_zip: Write) -> None:
     noise = bytes(range(256)) * 400
-    file = (packed if name.endswith("zip") else tar)(tmp_path / name, {"a.txt": noise, "b.txt": noise})
+    file = (write_zip if name.endswith("zip") else write_tar)(
+        tmp_path / name, {"a.txt": noise, "b.txt": noise}
+    )
     whole = file.read_bytes()
     for end in (0, 10, len(whole) // 2, len(whole) - 20)[: 3 if name == "a.tar" else 4]:
         file.write_bytes(whole[:end])
-        with pytest.raises(DataError, match=r"a\.\w+.*: a broken or truncated archive \(") as told:
-            gather(file, ["a.txt", "b.txt"])
-        assert "\n" not in str(told.value)
+        with pytest.raises(DataError, match=r"a\.\w+.*: a broken or truncated archive \(") as caught:
+            find_named_files(file, ["a.txt", "b.txt"])
+        assert "\n" not in str(caught.value)
 
 
-def test_what_would_fill_the_memory_is_refused(
-    tmp_path: Path, tar: Write, packed: Write, monkeypatch: pytest.MonkeyPatch
+def test_archive_that_would_fill_the_memory_raises(
+    tmp_path: Path, write_tar: Write, write_zip: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, "_MOST", 10)
-    for write, name in ((tar, "a.tgz"), (packed, "a.zip")):
+    monkeypatch.setattr(archive, "_MAX_FILE_BYTES", 10)
+    for write, name in ((write_tar, "a.tgz"), (write_zip, "a.zip")):
         file = write(tmp_path / name, {"a.txt": b"x" * 11})
         with pytest.raises(DataError, match="once unpacked"):
-            gather(file, ["a.txt"])
+            find_named_files(file, ["a.txt"])

@@ -1,4 +1,4 @@
-"""MATLAB files as SciPy reads and writes them, and each way in which one can be broken."""
+"""MATLAB files are read as SciPy reads them; broken and hostile ones raise one-line errors."""
 
 import struct
 import zlib
@@ -29,15 +29,17 @@ def arrays() -> dict[str, np.ndarray[Any, Any]]:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_as_scipy(packed: bool, arrays: dict[str, np.ndarray[Any, Any]], tmp_path: Path) -> None:
+def test_arrays_equal_those_of_scipy(
+    packed: bool, arrays: dict[str, np.ndarray[Any, Any]], tmp_path: Path
+) -> None:
     file = tmp_path / "a.mat"
     others = {"text": "letters", "record": {"a": 1}, "complex": np.array([1j])}
     scipy_io.savemat(file, {**arrays, **others}, do_compression=packed)
-    got, wanted = read_mat(file), scipy_io.loadmat(file)
-    assert sorted(got) == sorted(arrays)
-    for name, own in arrays.items():
-        assert got[name].dtype == wanted[name].dtype == own.dtype
-        assert np.array_equal(got[name], wanted[name]) and np.array_equal(got[name], own)
+    arrays_read, expected = read_mat(file), scipy_io.loadmat(file)
+    assert sorted(arrays_read) == sorted(arrays)
+    for name, array in arrays.items():
+        assert arrays_read[name].dtype == expected[name].dtype == array.dtype
+        assert np.array_equal(arrays_read[name], expected[name]) and np.array_equal(arrays_read[name], array)
 
 
 def element(order: str, kind: int, body: bytes) -> bytes:
@@ -73,7 +75,7 @@ def test_either_byte_order_and_doubles_stored_as_bytes(order: str, tmp_path: Pat
     assert np.array_equal(scipy_io.loadmat(file)["y"], got)
 
 
-def test_what_is_no_mat_file_is_named(tmp_path: Path) -> None:
+def test_other_files_raise(tmp_path: Path) -> None:
     file = tmp_path / "a.mat"
     for content in (b"", b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\1IM", b"x" * 500):
         file.write_bytes(content)
@@ -82,7 +84,7 @@ def test_what_is_no_mat_file_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_cut_is_named(packed: bool, arrays: dict[str, np.ndarray[Any, Any]], tmp_path: Path) -> None:
+def test_truncated_file_raises(packed: bool, arrays: dict[str, np.ndarray[Any, Any]], tmp_path: Path) -> None:
     file = tmp_path / "a.mat"
     scipy_io.savemat(file, arrays, do_compression=packed)
     whole = file.read_bytes()
@@ -97,7 +99,7 @@ def test_a_cut_is_named(packed: bool, arrays: dict[str, np.ndarray[Any, Any]], t
             assert len(got) < len(arrays) and all(np.array_equal(got[n], arrays[n]) for n in got)
 
 
-def test_wrong_sizes_are_named(tmp_path: Path) -> None:
+def test_wrong_sizes_and_bombs_raise(tmp_path: Path) -> None:
     file = tmp_path / "a.mat"
     file.write_bytes(header("<") + matrix("<", b"y", (3, 1), 6, bytes(2), 2))
     with pytest.raises(DataError, match=r"'y' has 2 numbers, expected \[3, 1\]"):

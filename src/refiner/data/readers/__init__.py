@@ -1,5 +1,5 @@
-"""Readers: one file a layout in which a data set is handed around."""
+"""Readers: one module for each layout in which datasets are distributed."""
 
-from refiner.data.readers.raw import Raw, Reader
+from refiner.data.readers.source_split import LayoutReader, SourceSplit
 
-__all__ = ["Raw", "Reader"]
+__all__ = ["LayoutReader", "SourceSplit"]

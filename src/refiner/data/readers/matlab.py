@@ -1,4 +1,8 @@
-"""MATLAB's .mat files of version 5, as far as SVHN needs them: arrays of real numbers, packed or not."""
+"""MATLAB's .mat files of version 5, as far as SVHN needs them: arrays of real numbers, compressed or not.
+
+Not `scipy.io.loadmat`: in SciPy 1.17 one changed byte in the type of an array's data is a segmentation fault,
+and a file of 1.5 MB in which `whosmat` shows an array of 3 numbers takes 1.5 GB to load.
+"""
 
 import struct
 import zlib
@@ -11,12 +15,12 @@ from numpy.typing import NDArray
 
 from refiner.errors import DataError
 
-_HEADER = 128
-_MATRIX, _PACKED = 14, 15
-# How numbers are stored, by the type of their element.
-_STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
-# What they stand for, by the class of their array: a double may be stored as bytes.
-_CLASSES = {
+_HEADER_BYTES = 128
+_MATRIX, _COMPRESSED = 14, 15
+# The storage format of numbers, by the type of their element.
+_STORAGE_DTYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
+# The format of an array, by its class: MATLAB may store doubles as bytes if their values allow it.
+_ARRAY_DTYPES = {
     6: "f8",
     7: "f4",
     8: "i1",
@@ -28,17 +32,17 @@ _CLASSES = {
     14: "i8",
     15: "u8",
 }
-_COMPLEX = 0x0800
-_MOST = 2**31
+_COMPLEX_FLAG = 0x0800
+_MAX_ARRAY_BYTES = 2**31
 
 
 class _Element(NamedTuple):
-    kind: int
+    type: int
     body: memoryview
 
 
 def read_mat(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of a .mat file by name; what is no array of real numbers is left out.
+    """The arrays of real numbers in a .mat file by name; all other variables are ignored.
 
     >>> read_mat(Path("absent.mat"))
     Traceback (most recent call last):
@@ -48,64 +52,65 @@ def read_mat(path: Path) -> dict[str, NDArray[Any]]:
         raise DataError(f"{path}: no such file")
     content = path.read_bytes()
     order = {b"IM": "<", b"MI": ">"}.get(content[126:128])
-    if len(content) < _HEADER or order is None or not content.startswith(b"MATLAB 5.0"):
+    if len(content) < _HEADER_BYTES or order is None or not content.startswith(b"MATLAB 5.0"):
         raise DataError(f"{path}: not a .mat file of version 5")
-    found = {}
+    arrays = {}
     try:
-        for element in _elements(memoryview(content)[_HEADER:], order, str(path)):
-            whole = _unpacked(element, order, str(path)) if element.kind == _PACKED else element
-            if whole.kind == _MATRIX and (array := _array(whole.body, order, str(path))) is not None:
-                found[array[0]] = array[1]
+        for element in _elements(memoryview(content)[_HEADER_BYTES:], order, str(path)):
+            if element.type == _COMPRESSED:
+                element = _decompress(element, order, str(path))  # noqa: PLW2901
+            if element.type == _MATRIX and (named := _read_array(element.body, order, str(path))) is not None:
+                arrays[named[0]] = named[1]
     except StopIteration:
         raise DataError(f"{path}: a truncated .mat file, a part of an array is missing") from None
     except (struct.error, zlib.error, ValueError, UnicodeError, IndexError) as error:
         if isinstance(error, DataError):
             raise
         raise DataError(f"{path}: a broken .mat file ({' '.join(str(error).split())})") from error
-    return found
+    return arrays
 
 
-def _elements(content: memoryview, order: str, name: str) -> Iterator[_Element]:
-    place = 0
-    while place < len(content):
-        kind, size = struct.unpack_from(order + "II", content, place)
-        start = place + 8
-        if kind >> 16:  # four bytes at most lie in the tag itself
-            kind, size, start = kind & 0xFFFF, kind >> 16, place + 4
-            place += 8
+def _elements(content: memoryview, order: str, path: str) -> Iterator[_Element]:
+    position = 0
+    while position < len(content):
+        element_type, size = struct.unpack_from(order + "II", content, position)
+        start = position + 8
+        if element_type >> 16:  # up to four bytes of data are stored in the tag itself
+            element_type, size, start = element_type & 0xFFFF, element_type >> 16, position + 4
+            position += 8
         else:
-            # A packed element is not filled up to eight bytes.
-            place = start + (size if kind == _PACKED else -(-size // 8) * 8)
+            # A compressed element is not padded to eight bytes.
+            position = start + (size if element_type == _COMPRESSED else -(-size // 8) * 8)
         if start + size > len(content):
-            raise DataError(f"{name}: a truncated .mat file, {start + size - len(content)} bytes are missing")
-        yield _Element(kind, content[start : start + size])
+            raise DataError(f"{path}: a truncated .mat file, {start + size - len(content)} bytes are missing")
+        yield _Element(element_type, content[start : start + size])
 
 
-def _unpacked(element: _Element, order: str, name: str) -> _Element:
-    unpacker = zlib.decompressobj()
-    tag = unpacker.decompress(element.body, 8)
-    kind, size = struct.unpack(order + "II", tag)
-    if size > _MOST:
-        raise DataError(f"{name}: an array of {size:,} bytes, expected at most {_MOST:,}")
-    body = unpacker.decompress(unpacker.unconsumed_tail, size)
+def _decompress(element: _Element, order: str, path: str) -> _Element:
+    decompressor = zlib.decompressobj()
+    tag = decompressor.decompress(element.body, 8)
+    element_type, size = struct.unpack(order + "II", tag)
+    if size > _MAX_ARRAY_BYTES:
+        raise DataError(f"{path}: an array of {size:,} bytes, expected at most {_MAX_ARRAY_BYTES:,}")
+    body = decompressor.decompress(decompressor.unconsumed_tail, size)
     if len(body) != size:
-        raise DataError(f"{name}: a truncated .mat file, {size - len(body)} bytes of an array are missing")
-    return _Element(kind, memoryview(body))
+        raise DataError(f"{path}: a truncated .mat file, {size - len(body)} bytes of an array are missing")
+    return _Element(element_type, memoryview(body))
 
 
-def _array(body: memoryview, order: str, name: str) -> tuple[str, NDArray[Any]] | None:
-    """Name and values of an array of real numbers, else None."""
-    parts = _elements(body, order, name)
+def _read_array(body: memoryview, order: str, path: str) -> tuple[str, NDArray[Any]] | None:
+    """Name and values of an array of real numbers; None for any other variable."""
+    parts = _elements(body, order, path)
     flags = struct.unpack_from(order + "I", next(parts).body)[0]
-    kind = _CLASSES.get(flags & 0xFF)
-    if kind is None or flags & _COMPLEX:
+    dtype = _ARRAY_DTYPES.get(flags & 0xFF)
+    if dtype is None or flags & _COMPLEX_FLAG:
         return None
     shape = np.frombuffer(next(parts).body, order + "i4")
-    called = bytes(next(parts).body).decode("ascii")
-    stored, raw = next(parts)
-    if stored not in _STORED:
-        raise DataError(f"{name}: '{called}' is stored as type {stored}, expected numbers")
-    values = np.frombuffer(raw, order + _STORED[stored]).astype(kind, copy=False)
+    name = bytes(next(parts).body).decode("ascii")
+    storage_type, content = next(parts)
+    if storage_type not in _STORAGE_DTYPES:
+        raise DataError(f"{path}: '{name}' is stored as type {storage_type}, expected numbers")
+    values = np.frombuffer(content, order + _STORAGE_DTYPES[storage_type]).astype(dtype, copy=False)
     if (shape < 0).any() or values.size != shape.prod(dtype=np.int64):
-        raise DataError(f"{name}: '{called}' has {values.size} numbers, expected {shape.tolist()}")
-    return called, values.reshape(shape, order="F")
+        raise DataError(f"{path}: '{name}' has {values.size} numbers, expected {shape.tolist()}")
+    return name, values.reshape(shape, order="F")

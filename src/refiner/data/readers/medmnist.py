@@ -1,4 +1,4 @@
-"""The sets of MedMNIST: an .npz with images and labels of each split."""
+"""The MedMNIST datasets: an `.npz` with the images and labels of each split."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -6,41 +6,40 @@ from pathlib import Path
 
 import numpy as np
 
-from refiner.data.decode import load_arrays
-from refiner.data.readers.raw import Raw, Reader, in_pieces
+from refiner.data.npz import load_npz
+from refiner.data.readers.source_split import LayoutReader, SourceSplit, iter_blocks
 from refiner.errors import DataError
 
 _SPLITS = ("train", "val", "test")
 
 
-def medmnist(name: str) -> Reader:
-    """The reader of `NAME.npz`, or of a part of it, `NAME_….npz`; the file or the folder that holds it.
+def medmnist_reader(name: str) -> LayoutReader:
+    """A reader of `NAME.npz`, or of a part of the dataset in `NAME_….npz`: the file or its folder.
 
-    >>> medmnist("pathmnist")(Path("absent")) is None
+    >>> medmnist_reader("pathmnist")(Path("absent")) is None
     True
     """
 
-    def read(path: Path) -> Mapping[str, Raw] | None:
+    def read(path: Path) -> Mapping[str, SourceSplit] | None:
         file = path
         if path.is_dir():
-            held = sorted(path.glob(f"{name}.npz")) or sorted(path.glob(f"{name}_*.npz"))
-            if not held:
+            files = sorted(path.glob(f"{name}.npz")) or sorted(path.glob(f"{name}_*.npz"))
+            if not files:
                 return None
-            if len(held) > 1:
-                raise DataError(
-                    f"{path}: {', '.join(f.name for f in held)}; expected one of them, give its path"
-                )
-            file = held[0]
+            if len(files) > 1:
+                names = ", ".join(file.name for file in files)
+                raise DataError(f"{path}: contains {names}; expected one of them, give its path")
+            file = files[0]
         elif path.suffix.lower() != ".npz":
             return None
-        return _splits(file)
+        return _read_splits(file)
 
     return read
 
 
-def _splits(file: Path) -> Mapping[str, Raw]:
-    arrays = load_arrays(file)
-    found = {}
+def _read_splits(file: Path) -> Mapping[str, SourceSplit]:
+    arrays = load_npz(file)
+    splits = {}
     for split in _SPLITS:
         images, labels = arrays.get(f"{split}_images"), arrays.get(f"{split}_labels")
         if images is None and labels is None:
@@ -56,9 +55,9 @@ def _splits(file: Path) -> Mapping[str, Raw]:
                 f"{file}: {split}_labels is {labels.dtype} {list(labels.shape)}, "
                 f"expected {len(images)} integers"
             )
-        pieces = partial(in_pieces, images.transpose(0, 3, 1, 2))
-        found[split] = Raw(labels.reshape(-1).astype(np.int64), pieces)
-    if not found:
-        held = ", ".join(sorted(arrays)) or "nothing"
-        raise DataError(f"{file}: holds {held}, expected train_images and train_labels, or val_…, test_…")
-    return found
+        blocks = partial(iter_blocks, images.transpose(0, 3, 1, 2))
+        splits[split] = SourceSplit(labels.reshape(-1).astype(np.int64), blocks)
+    if not splits:
+        names = ", ".join(sorted(arrays)) or "no arrays"
+        raise DataError(f"{file}: contains {names}, expected train_images and train_labels, or val_…, test_…")
+    return splits

@@ -1,4 +1,4 @@
-"""SVHN as its authors hand it out: one .mat file a split."""
+"""SVHN as its authors distribute it: one .mat file for each split."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 
 from refiner.data.readers.matlab import read_mat
-from refiner.data.readers.raw import Raw, in_pieces
+from refiner.data.readers.source_split import SourceSplit, iter_blocks
 from refiner.errors import DataError
 
 _SPLITS = ("train", "test")
 
 
-def read_svhn(path: Path) -> Mapping[str, Raw] | None:
-    """`train_32x32.mat` and `test_32x32.mat` of a folder, or one of them.
+def read_svhn(path: Path) -> Mapping[str, SourceSplit] | None:
+    """The splits in `train_32x32.mat` and `test_32x32.mat` of a folder, or in one such file.
 
     >>> read_svhn(Path("absent")) is None
     True
@@ -26,10 +26,10 @@ def read_svhn(path: Path) -> Mapping[str, Raw] | None:
             raise DataError(f"{path}: expected a name that begins with {' or '.join(_SPLITS)}")
     else:
         return None
-    return {split: _split(file) for split, file in files.items() if file.is_file()} or None
+    return {split: _read_split(file) for split, file in files.items() if file.is_file()} or None
 
 
-def _split(file: Path) -> Raw:
+def _read_split(file: Path) -> SourceSplit:
     arrays = read_mat(file)
     missing = [key for key in ("X", "y") if key not in arrays]
     if missing:
@@ -41,4 +41,4 @@ def _split(file: Path) -> Raw:
         raise DataError(f"{file}: {pixels.shape[3]} images, but {len(digits)} labels")
     # The authors write the digit 0 as 10.
     labels = digits.astype(np.int64)
-    return Raw(np.where(labels == 10, 0, labels), lambda: in_pieces(pixels.transpose(3, 2, 0, 1)))
+    return SourceSplit(np.where(labels == 10, 0, labels), lambda: iter_blocks(pixels.transpose(3, 2, 0, 1)))

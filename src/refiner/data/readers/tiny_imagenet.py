@@ -1,4 +1,4 @@
-"""Tiny-ImageNet as its authors hand it out: JPEGs in class folders, and a list of labels for validation."""
+"""Tiny-ImageNet as its authors distribute it: JPEGs in class folders, and a list of validation labels."""
 
 import re
 from collections.abc import Mapping
@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 
 from refiner.data.readers.archive import Files, open_files
-from refiner.data.readers.pixels import in_blocks, pixels_of
-from refiner.data.readers.raw import Raw
+from refiner.data.readers.image_blocks import read_image_array, stack_in_blocks
+from refiner.data.readers.source_split import SourceSplit
 from refiner.errors import DataError
 
-_WANTED = re.compile(
+_WANTED_FILE = re.compile(
     r"(wnids\.txt|val/val_annotations\.txt|(train|val)/(.+/)?[^/]+\.(jpe?g))$", re.IGNORECASE
 )
-_PLACE = re.compile(r"(?:^|/)(train|val)/(?:(n\d{8})/)?(?:images/)?([^/]+\.jpe?g)$", re.IGNORECASE)
+_IMAGE_FILE = re.compile(r"(?:^|/)(train|val)/(?:(n\d{8})/)?(?:images/)?([^/]+\.jpe?g)$", re.IGNORECASE)
 
 
-def read_tiny_imagenet(path: Path) -> Mapping[str, Raw] | None:
+def read_tiny_imagenet(path: Path) -> Mapping[str, SourceSplit] | None:
     """`train` and `val` of `tiny-imagenet-200`, zipped or unpacked; classes are numbered as in `wnids.txt`.
 
     >>> read_tiny_imagenet(Path("absent")) is None
@@ -30,46 +30,38 @@ def read_tiny_imagenet(path: Path) -> Mapping[str, Raw] | None:
         if not (inner / "wnids.txt").is_file():
             return None
         path = inner
-    files = open_files(path, lambda name: _WANTED.search(name) is not None)
-    listed = [name for name in files.names if name.rsplit("/", 1)[-1] == "wnids.txt"]
-    if not listed:
+    files = open_files(path, lambda name: _WANTED_FILE.search(name) is not None)
+    class_lists = [name for name in files.names if name.rsplit("/", 1)[-1] == "wnids.txt"]
+    if not class_lists:
         raise DataError(f"{path}: wnids.txt missing")
-    classes = {wnid: number for number, wnid in enumerate(_text(files, listed[0]).split())}
-    annotated = _annotated(files)
-    found: dict[str, list[tuple[int, int, str]]] = {"train": [], "val": []}
+    classes = {wnid: number for number, wnid in enumerate(_text(files, class_lists[0]).split())}
+    annotations = _validation_classes(files)
+    images: dict[str, list[tuple[int, int, str, int]]] = {"train": [], "val": []}
     for name in files.names:
-        if (place := _PLACE.search(name)) is None:
+        if (match := _IMAGE_FILE.search(name)) is None:
             continue
-        split, wnid, file = place[1].lower(), place[2], place[3]
-        wnid = wnid or annotated.get(file)
+        split, file = match[1].lower(), match[3]
+        wnid = match[2] or annotations.get(file)
         if wnid not in classes:
-            raise DataError(f"{files.label(name)}: of class {wnid}, expected one of wnids.txt")
-        # The training set class by class, the validation set by number.
-        found[split].append((classes[wnid] if split == "train" else 0, _number(file), name))
-    return {
-        split: _raw(files, sorted(held), classes, annotated) for split, held in found.items() if held
-    } or None
+            raise DataError(f"{files.title(name)}: of class {wnid}, expected one of wnids.txt")
+        label = classes[wnid]
+        # The training split is ordered by class, the validation split by image number.
+        images[split].append((label if split == "train" else 0, _image_number(file), name, label))
+    return {split: _source_split(files, sorted(rows)) for split, rows in images.items() if rows} or None
 
 
-def _raw(
-    files: Files, places: list[tuple[int, int, str]], classes: Mapping[str, int], annotated: Mapping[str, str]
-) -> Raw:
-    names = [name for _, _, name in places]
-    labels = []
-    for name in names:
-        place = _PLACE.search(name)
-        assert place is not None
-        labels.append(classes[place[2] or annotated[place[3]]])
-    return Raw(
-        np.array(labels, dtype=np.int64),
-        lambda: in_blocks(names, lambda name: pixels_of(files.read(name), files.label(name))),
+def _source_split(files: Files, rows: list[tuple[int, int, str, int]]) -> SourceSplit:
+    names = [name for _, _, name, _ in rows]
+    return SourceSplit(
+        np.array([label for *_, label in rows], dtype=np.int64),
+        lambda: stack_in_blocks(names, lambda name: read_image_array(files.read(name), files.title(name))),
     )
 
 
-def _annotated(files: Files) -> dict[str, str]:
+def _validation_classes(files: Files) -> dict[str, str]:
     """The class of each validation image, by its file name."""
-    listed = [name for name in files.names if name.endswith("val_annotations.txt")]
-    rows = (line.split("\t") for name in listed[:1] for line in _text(files, name).splitlines())
+    lists = [name for name in files.names if name.endswith("val_annotations.txt")]
+    rows = (line.split("\t") for name in lists[:1] for line in _text(files, name).splitlines())
     return {row[0]: row[1] for row in rows if len(row) >= 2}
 
 
@@ -77,6 +69,6 @@ def _text(files: Files, name: str) -> str:
     return files.read(name).decode("utf-8", "replace")
 
 
-def _number(file: str) -> int:
+def _image_number(file: str) -> int:
     digits = re.findall(r"\d+", file)
     return int(digits[-1]) if digits else 0

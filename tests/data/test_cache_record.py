@@ -1,4 +1,4 @@
-"""Where the cache lies on each platform, and a record that was changed."""
+"""The folder of the cache on each platform, and broken records."""
 
 import json
 import sys
@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from refiner.data.cache import Record, cache_folder, data_folder, read_record
+from refiner.data.cache_record import CacheRecord, cache_folder, dataset_folder, read_record
 from refiner.errors import DataError
 
 
 @pytest.mark.parametrize(
-    ("platform", "environment", "wanted"),
+    ("platform", "environment", "expected"),
     [
         ("linux", {"XDG_CACHE_HOME": "/x/cache"}, "/x/cache/refiner"),
         ("linux", {}, "HOME/.cache/refiner"),
@@ -24,8 +24,8 @@ from refiner.errors import DataError
         ("win32", {"REFINER_CACHE": "/own"}, "/own"),
     ],
 )
-def test_where_it_lies(
-    platform: str, environment: dict[str, str], wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_cache_folder_of_each_platform(
+    platform: str, environment: dict[str, str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("REFINER_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
@@ -33,10 +33,10 @@ def test_where_it_lies(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "platform", platform)
-    assert cache_folder().as_posix() == wanted.replace("HOME", str(tmp_path))
+    assert cache_folder().as_posix() == expected.replace("HOME", str(tmp_path))
 
 
-def test_nothing_there_is_none() -> None:
+def test_missing_record_is_none() -> None:
     assert read_record("cifar10") is None
 
 
@@ -61,13 +61,15 @@ def test_nothing_there_is_none() -> None:
         ),
     ],
 )
-def test_a_broken_record_is_named(content: str) -> None:
-    data_folder("cifar10").mkdir(parents=True)
-    (data_folder("cifar10") / "about.json").write_text(content)
-    with pytest.raises(DataError, match=r"cifar10: broken, about\.json .*refiner data get cifar10 --replace"):
+def test_broken_record_raises(content: str) -> None:
+    dataset_folder("cifar10").mkdir(parents=True)
+    (dataset_folder("cifar10") / "about.json").write_text(content)
+    with pytest.raises(
+        DataError, match=r"cifar10: damaged, about\.json .*refiner data fetch cifar10 --replace"
+    ):
         read_record("cifar10")
 
 
-def test_a_record_is_frozen() -> None:
+def test_record_is_frozen() -> None:
     with pytest.raises(AttributeError):
-        Record("a", "b", 1, {}).name = "c"  # type: ignore[misc]
+        CacheRecord("a", "b", 1, {}).name = "c"  # type: ignore[misc]

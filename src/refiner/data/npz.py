@@ -1,0 +1,31 @@
+"""Arrays from `.npz` files, read without pickle."""
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from refiner.errors import DataError
+
+
+def load_npz(path: Path) -> Mapping[str, NDArray[Any]]:
+    """The arrays of an `.npz` by name.
+
+    >>> load_npz(Path("absent.npz"))
+    Traceback (most recent call last):
+    refiner.errors.DataError: absent.npz: no such file
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    try:
+        # NumPy does not close a broken file that it opened itself.
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            return {key: archive[key] for key in archive.files}
+    except (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: not an .npz of plain arrays ({' '.join(str(error).split())})") from error
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        raise DataError(f"{path}: a broken .npz ({' '.join(str(error).split())})") from error
