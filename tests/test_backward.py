@@ -1,5 +1,7 @@
-"""`backward` in an existing loop: fills `.grad`, adds up, and touches nothing when it fails."""
+"""`backward` in an existing loop: adds to `.grad`, and changes nothing when it fails."""
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -7,6 +9,7 @@ import torch
 from torch import nn
 
 import refiner
+from refiner.backward import _TASKS, _TASKS_PER_MODEL
 from refiner.data import load_sample
 
 
@@ -16,7 +19,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
     return sample.images[:4], sample.labels[:4]
 
 
-def test_without_defence_it_is_loss_backward(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+def test_without_a_defence_backward_equals_loss_backward(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
     model = refiner.LeNet()
     nn.functional.cross_entropy(model(batch[0]), batch[1]).backward()
     expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
@@ -28,7 +31,7 @@ def test_without_defence_it_is_loss_backward(batch: tuple[torch.Tensor, torch.Te
             torch.testing.assert_close(p.grad, times * expected[name], rtol=1e-4, atol=1e-6)
 
 
-def test_a_model_learns_through_it(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+def test_a_model_can_be_trained_with_backward(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
     torch.manual_seed(0)
     model, loss = refiner.LeNet(), nn.functional.cross_entropy
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
@@ -41,7 +44,7 @@ def test_a_model_learns_through_it(batch: tuple[torch.Tensor, torch.Tensor]) -> 
     assert loss(model(batch[0]), batch[1]).item() < before - 0.1
 
 
-def test_frozen_parameters_get_nothing(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+def test_frozen_parameters_get_no_grad(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
     model = refiner.LeNet()
     model.body.requires_grad_(False)
     refiner.backward(model, nn.functional.cross_entropy, *batch, refiner.NoDefense())
@@ -51,35 +54,35 @@ def test_frozen_parameters_get_nothing(batch: tuple[torch.Tensor, torch.Tensor])
     ]
 
 
-def test_a_failure_leaves_every_grad_as_it_was(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+def test_a_failure_changes_no_grad(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
     model, loss = refiner.LeNet(), nn.functional.cross_entropy
     x, y = batch
     with pytest.raises(refiner.DataError, match="NaN"):
         refiner.backward(model, loss, x * torch.nan, y, refiner.Refiner())
     assert all(p.grad is None for p in model.parameters())
     refiner.backward(model, loss, x, y, refiner.NoDefense())
-    kept = [p.grad for p in model.parameters()]
+    before = [p.grad for p in model.parameters()]
     with torch.no_grad():
         model.head.weight.fill_(torch.inf)
     with pytest.raises(refiner.ProtectionError):
         refiner.backward(model, loss, x, y, refiner.Refiner(iterations=1))
-    assert all(p.grad is k for p, k in zip(model.parameters(), kept, strict=True))
+    assert all(p.grad is grad for p, grad in zip(model.parameters(), before, strict=True))
 
 
-def test_a_model_that_was_rebuilt_is_examined_again(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+def test_a_model_with_a_replaced_module_is_validated_again(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
     model, loss = refiner.LeNet(), nn.functional.cross_entropy
     refiner.backward(model, loss, *batch, refiner.NoDefense())
     model.body[1] = nn.Tanh()
     model.zero_grad()
     refiner.backward(model, loss, *batch, refiner.NoDefense())
-    found = model.head.weight.grad
-    assert found is not None
+    grad = model.head.weight.grad
+    assert grad is not None
     (expected,) = torch.autograd.grad(loss(model(batch[0]), batch[1]), [model.head.weight])
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(grad, expected, rtol=1e-4, atol=1e-6)
 
 
 class Tempered(nn.Module):
-    """A model that is set by a number and a tensor that is no buffer."""
+    """A model with a plain number and a tensor that is not a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +95,7 @@ class Tempered(nn.Module):
         return scores
 
 
-def test_a_model_that_was_set_otherwise_is_examined_again(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+def test_a_model_with_changed_attributes_is_validated_again(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
     model, loss = Tempered(), nn.functional.cross_entropy
 
     def gradient() -> torch.Tensor:
@@ -110,7 +113,7 @@ def test_a_model_that_was_set_otherwise_is_examined_again(batch: tuple[torch.Ten
     assert not bool(gradient().any())
 
 
-def test_something_else_than_a_defence_is_refused(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+def test_a_string_instead_of_a_defence_raises(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
     with pytest.raises(refiner.SettingError, match="defense = str"):
         refiner.backward(refiner.LeNet(), nn.functional.cross_entropy, *batch, "refiner")  # type: ignore[arg-type]
 
@@ -124,7 +127,7 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
     "x of no samples": ({"x": X[:0]}, f"x = torch.float32 [0, 3, 32, 32]: {BATCH}"),
     "x of bytes": ({"x": X.byte()}, f"x = torch.uint8 [4, 3, 32, 32]: {BATCH}"),
     "x sparse": ({"x": X.to_sparse()}, f"x = torch.sparse_coo torch.float32 [4, 3, 32, 32]: {BATCH}"),
-    "x elsewhere": ({"x": X.to("meta")}, "x on meta: expected the model's device, cpu"),
+    "x on another device": ({"x": X.to("meta")}, "x on meta: expected the model's device, cpu"),
     "model a function": ({"model": lambda z: z}, "model = function: expected a torch.nn.Module"),
     "model without values": (
         {"model": refiner.LeNet().to("meta")},
@@ -134,20 +137,70 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
 }
 
 
-@pytest.mark.parametrize("how", WRONG)
-def test_a_wrong_argument_is_one_line_that_names_it(how: str) -> None:
-    changed, message = WRONG[how]
-    right = {"model": refiner.LeNet(), "loss": nn.functional.cross_entropy, "x": X, "y": Y}
-    given: dict[str, Any] = {**right, "defense": refiner.NoDefense(), **changed}
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_argument_raises_a_one_line_error_that_names_it(case: str) -> None:
+    changed, message = WRONG[case]
+    valid = {"model": refiner.LeNet(), "loss": nn.functional.cross_entropy, "x": X, "y": Y}
+    arguments: dict[str, Any] = {**valid, "defense": refiner.NoDefense(), **changed}
     with pytest.raises(refiner.DataError) as caught:
-        refiner.backward(**given)
+        refiner.backward(**arguments)
     assert str(caught.value) == message
 
 
-def test_a_grad_changed_in_place_leaves_the_update_alone(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+def test_in_place_changes_of_a_grad_do_not_change_the_update(
+    batch: tuple[torch.Tensor, torch.Tensor],
+) -> None:
     model, loss = refiner.LeNet(), nn.functional.cross_entropy
     for _ in range(2):
         update = refiner.backward(model, loss, *batch, refiner.NoDefense())
         before = update.flat().clone()
         nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
         assert torch.equal(update.flat(), before)
+
+
+def test_a_task_can_be_passed_in_place_of_model_and_loss(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    model, loss = refiner.LeNet(), nn.functional.cross_entropy
+    task = refiner.Task(model, example=batch[0], loss=loss)
+    by_model = refiner.backward(model, loss, *batch, refiner.NoDefense())
+    expected = [p.grad for p in model.parameters()]
+    model.zero_grad()
+    by_task = refiner.backward(task, None, *batch, refiner.NoDefense())
+    assert torch.equal(by_task.flat(), by_model.flat())
+    for p, grad in zip(model.parameters(), expected, strict=True):
+        assert p.grad is not None and grad is not None and torch.equal(p.grad, grad)
+    with pytest.raises(refiner.DataError, match=r"^loss with a Task: expected None"):
+        refiner.backward(task, loss, *batch, refiner.NoDefense())  # type: ignore[call-overload]
+
+
+def test_a_state_is_passed_to_the_defence(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    model, loss = refiner.LeNet(), nn.functional.cross_entropy
+    defense = refiner.Refiner(iterations=1, warm_start=True)
+    state = defense.init_state()
+    refiner.backward(model, loss, *batch, defense, ids=torch.arange(4), state=state)
+    assert len(state.state_dict()["ids"]) == 4
+    with pytest.raises(refiner.SettingError, match=r"init_state\(\)"):
+        refiner.backward(model, loss, *batch, defense)
+
+
+@pytest.mark.parametrize("defense", [refiner.NoDefense(), refiner.Refiner(iterations=1)])
+def test_a_model_is_freed_when_the_caller_drops_it(
+    defense: refiner.Defense, batch: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    model = refiner.LeNet()
+    for _ in range(2):
+        refiner.backward(model, nn.functional.cross_entropy, *batch, defense)
+    reference = weakref.ref(model)
+    del model
+    gc.collect()
+    assert reference() is None
+
+
+def test_a_model_is_validated_once_for_the_same_loss(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    model, loss = refiner.LeNet(), nn.functional.cross_entropy
+    for _ in range(3):
+        refiner.backward(model, loss, *batch, refiner.NoDefense())
+    assert len(_TASKS[model]) == 1
+    for factor in range(6):
+        scaled = lambda scores, labels, factor=factor: factor * loss(scores, labels)  # noqa: E731
+        refiner.backward(model, scaled, *batch, refiner.NoDefense())
+    assert len(_TASKS[model]) == _TASKS_PER_MODEL

@@ -1,6 +1,8 @@
-"""The way into an existing training loop: `backward` stands where `loss.backward()` stood."""
+"""`backward`: a drop-in replacement for `loss.backward()` in an existing training loop."""
 
+import weakref
 from collections import OrderedDict
+from typing import cast, overload
 
 from torch import Tensor, nn
 
@@ -8,23 +10,67 @@ from refiner.core.input_checks import check_devices, check_types
 from refiner.core.task import Loss, Task
 from refiner.core.update import Update
 from refiner.defenses.base import Defense
+from refiner.defenses.state import DefenseState
 from refiner.errors import DataError, SettingError
 
 _Key = tuple[object, ...]
-# The few models of a process; the oldest is let go, so that a loop over models does not keep them all.
-_TASKS: OrderedDict[_Key, Task] = OrderedDict()
-_KEPT = 4
+# The tasks of each model; they disappear with the model, since they refer to it weakly.
+_TASKS: weakref.WeakKeyDictionary[nn.Module, OrderedDict[_Key, Task]] = weakref.WeakKeyDictionary()
+_TASKS_PER_MODEL = 4
 
 
+@overload
 def backward(
-    model: nn.Module, loss: Loss, x: Tensor, y: Tensor, defense: Defense, *, ids: Tensor | None = None
+    model: nn.Module,
+    loss: Loss,
+    x: Tensor,
+    y: Tensor,
+    defense: Defense,
+    *,
+    ids: Tensor | None = None,
+    state: DefenseState | None = None,
+) -> Update: ...
+@overload
+def backward(
+    model: Task,
+    loss: None,
+    x: Tensor,
+    y: Tensor,
+    defense: Defense,
+    *,
+    ids: Tensor | None = None,
+    state: DefenseState | None = None,
+) -> Update: ...
+def backward(
+    model: nn.Module | Task,
+    loss: Loss | None,
+    x: Tensor,
+    y: Tensor,
+    defense: Defense,
+    *,
+    ids: Tensor | None = None,
+    state: DefenseState | None = None,
 ) -> Update:
-    """Add the protected gradient of `loss(model(x), y)` to each `.grad`, as `loss.backward()` adds it raw.
+    """Add the protected gradient of `loss(model(x), y)` to each `.grad`, in place of the raw gradient.
 
-    If the defence fails it raises, and no `.grad` is touched. Dropout is off, and batch norm uses the batch
-    and updates no running statistics: call `refiner.models.recalibrate` before you evaluate such a model.
-    Give the same `loss` object at every step: for another one the model is examined anew, which takes longer
-    than a step.
+    Dropout is off, and batch norm uses the batch's statistics and updates no running statistics: call
+    `refiner.models.recalibrate` before evaluating such a model.
+
+    Args:
+        model: The model, or a `Task`, which is not validated again.
+        loss: A function of scores `[B, classes]` and labels `[B]`; None with a `Task`. Pass the same object
+            in every step: for another one the model is validated again, which takes longer than a step.
+        x: Inputs `[B, *input]`.
+        y: Labels `[B]`.
+        defense: The defence; keep one object for the whole training.
+        ids: One integer ≥ 0 per sample, for a defence with a state.
+        state: What the defence remembers between steps, from `defense.init_state()`; only some need one.
+
+    Returns:
+        The update whose tensors were added.
+
+    Raises:
+        RefinerError: If an argument is wrong or the defence fails. No `.grad` is changed then.
 
     >>> import torch
     >>> from refiner import LeNet, Refiner
@@ -34,41 +80,63 @@ def backward(
     torch.Size([10])
     """
     if not isinstance(defense, Defense):
-        raise SettingError(f"defense = {type(defense).__name__}: expected a Defense such as Refiner()")
-    if not callable(loss):
-        raise DataError(f"loss = {type(loss).__name__}: expected a function loss(scores, labels)")
-    check_types(model, "x", x)
-    update = defense.protect(_task(model, loss, x), x, y, ids=ids)
-    found: list[tuple[nn.Parameter, Tensor]] = []
+        raise SettingError(
+            f"defense = {type(defense).__name__}: expected a Defense such as Refiner()",
+            field="defense",
+            expected="a Defense",
+        )
+    if isinstance(model, Task):
+        if loss is not None:
+            raise DataError(
+                "loss with a Task: expected None, a Task has its own loss", field="loss", expected="None"
+            )
+        task, model = model, model.model
+    else:
+        if not callable(loss):
+            raise DataError(
+                f"loss = {type(loss).__name__}: expected a function loss(scores, labels)",
+                field="loss",
+                expected="a function loss(scores, labels)",
+            )
+        check_types(model, "x", x)
+        task = _cached_task(model, loss, x)
+    update = defense.protect(task, x, y, ids=ids, state=state)
+    totals: list[tuple[nn.Parameter, Tensor]] = []
     for name, gradient in update.tensors.items():
-        parameter, own = model.get_parameter(name), gradient[0]
-        # In memory of its own: what is done to it in place, as clipping is, must not change the update.
-        found.append((parameter, own.clone() if parameter.grad is None else parameter.grad + own))
-    for parameter, total in found:
+        parameter, added = model.get_parameter(name), gradient[0]
+        # A copy: in-place changes of `.grad`, such as clipping, must not change the update.
+        totals.append((parameter, added.clone() if parameter.grad is None else parameter.grad + added))
+    for parameter, total in totals:
         parameter.grad = total
     return update
 
 
-def _task(model: nn.Module, loss: Loss, x: Tensor) -> Task:
-    # A model that was rebuilt, frozen, moved or set otherwise in the meantime must be examined again.
-    modules = tuple((name, id(module), _attributes(module)) for name, module in model.named_modules())
+def _cached_task(model: nn.Module, loss: Loss, x: Tensor) -> Task:
+    """The task of the model as it is; a model whose structure or attributes changed is validated again."""
+    modules = tuple(
+        (name, type(module), id(module), _plain_attributes(module)) for name, module in model.named_modules()
+    )
     parameters = tuple((name, p.shape, p.requires_grad) for name, p in model.named_parameters())
     key = (modules, parameters, loss, x.shape[1:], x.device, x.dtype)
-    if key not in _TASKS:
+    tasks = _TASKS.setdefault(model, OrderedDict())
+    if key not in tasks:
         check_devices(model, "x", x)
-        _TASKS[key] = Task(model, example=x[:2], loss=loss)
-        if len(_TASKS) > _KEPT:
-            _TASKS.popitem(last=False)
-    _TASKS.move_to_end(key)
-    return _TASKS[key]
+        task = Task(model, example=x[:2], loss=loss)
+        # The caller holds the model. A strong reference here would keep it alive for ever.
+        task.model = cast(nn.Module, weakref.proxy(model))
+        tasks[key] = task
+        if len(tasks) > _TASKS_PER_MODEL:
+            tasks.popitem(last=False)
+    tasks.move_to_end(key)
+    return tasks[key]
 
 
-def _attributes(module: nn.Module) -> tuple[object, ...]:
-    """What a module is set by beside parameters and buffers: plain values, tensors with their versions."""
-    held: list[tuple[object, ...]] = []
+def _plain_attributes(module: nn.Module) -> tuple[object, ...]:
+    """A module's numbers, strings and tensors beside parameters and buffers; tensors with their version."""
+    attributes: list[tuple[object, ...]] = []
     for name, value in vars(module).items():
         if isinstance(value, Tensor):
-            held.append((name, id(value), value._version))
+            attributes.append((name, id(value), value._version))
         elif isinstance(value, int | float | str) and name != "training":
-            held.append((name, value))
-    return tuple(held)
+            attributes.append((name, value))
+    return tuple(attributes)

@@ -1,4 +1,4 @@
-"""Refine images and show them: the numbers of each defence, raw and robust images side by side."""
+"""`refiner refine`: what Refiner does to single images, as numbers and as an HTML page of images."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from refiner.core import Task
-from refiner.defenses import NoDefense, Refiner
+from refiner.defenses import Defense, NoDefense
+from refiner.errors import SettingError
 from refiner.evaluation import EvaluationNetwork
 from refiner.report import Comparison, ImageRow, InlineImage, Page, Table, to_pixels, write_page
 
@@ -19,14 +20,14 @@ COLUMNS = (
     "noise ratio",
     "MSE to the raw image",
     "gradient distance",
-    "relative",
-    "ms an image",
+    "relative distance",
+    "ms per image",
 )
 
 
 @dataclass(frozen=True, eq=False)
-class Refined:
-    """What one defence makes of single images, in means over all of them."""
+class RefinedImages:
+    """The robust data of single images under one defence, and means over all images."""
 
     name: str
     robust: Tensor
@@ -47,76 +48,110 @@ def refine_each(
     task: Task,
     images: Tensor,
     labels: Tensor,
-    defenses: Mapping[str, Refiner],
+    defenses: Mapping[str, Defense],
     *,
     seed: int | None = None,
     chunk: int = 20,
     on_progress: Callable[[str, int], None] = lambda name, done: None,
-) -> list[Refined]:
-    """Refine every image alone (B = 1), by every defence; the first row is the raw images."""
+) -> list[RefinedImages]:
+    """Refine every image by itself (B = 1) with every defence.
+
+    Args:
+        task: The model and its loss.
+        images: `[N, C, H, W]` in 0..1.
+        labels: `[N]`.
+        defenses: Defences that craft robust data, by the name to show.
+        seed: For a repeatable run; None draws from the operating system.
+        chunk: Number of images refined at a time.
+        on_progress: Called with the defence's name and the number of images done since the last call.
+
+    Returns:
+        One entry per defence, after one for the raw images.
+
+    Raises:
+        SettingError: If a defence crafts no robust data.
+    """
     network = EvaluationNetwork.bundled(images.device)
     x, y = images[:, None], labels[:, None]
     real = NoDefense().protect(task, x, y).flat()
-    rows = [Refined("none", images, float(network.score(images).mean()), 0.0, 0.0, 0.0, 0.0)]
+    rows = [RefinedImages("none", images, float(network.score(images).mean()), 0.0, 0.0, 0.0, 0.0)]
     for name, defense in defenses.items():
-        robust, uploads, spent = [], [], 0.0
-        for begin in range(0, len(x), chunk):
-            part = slice(begin, begin + chunk)
+        state = defense.init_state(len(x))
+        robust_chunks, uploads, seconds = [], [], 0.0
+        for first in range(0, len(x), chunk):
+            part = slice(first, first + chunk)
             ids = torch.arange(len(x), device=x.device)[part, None]
-            began = time.perf_counter()
-            robust_chunk, update = defense.refine(task, x[part], y[part], ids=ids, seed=seed)
-            spent += time.perf_counter() - began
-            uploads.append(update.flat())
-            robust.append(robust_chunk[:, 0])
+            started = time.perf_counter()
+            protection = defense.protection(task, x[part], y[part], ids=ids, seed=seed, state=state)
+            seconds += time.perf_counter() - started
+            if protection.robust is None:
+                raise SettingError(
+                    f"defense = {defense.name}: crafts no robust data", field="defense", value=defense.name
+                )
+            uploads.append(protection.update.flat())
+            robust_chunks.append(protection.robust[:, 0])
             on_progress(name, len(x[part]))
-        found = torch.cat(robust)
+        robust = torch.cat(robust_chunks)
         distance = (torch.cat(uploads) - real).norm(dim=1)
         rows.append(
-            Refined(
+            RefinedImages(
                 name,
-                found,
-                float(network.score(found).mean()),
-                float((found - images).square().mean()),
+                robust,
+                float(network.score(robust).mean()),
+                float((robust - images).square().mean()),
                 float(distance.mean()),
                 float((distance / real.norm(dim=1)).mean()),
-                1000 * spent / len(x),
+                1000 * seconds / len(x),
             )
         )
     return rows
 
 
-def write_exhibit(
-    path: Path, rows: list[Refined], titles: list[str], *, source: str, model: str, shown: int = 10
+def write_refine_page(
+    path: Path, rows: list[RefinedImages], titles: list[str], *, source: str, model: str, shown: int = 10
 ) -> Path:
-    """One self-contained HTML page: the first `shown` images of every row, and the table."""
+    """Write one self-contained HTML page with the first `shown` images of every row and the table.
+
+    Args:
+        path: The file to write.
+        rows: The result of `refine_each`.
+        titles: A title per image.
+        source: Where the images come from.
+        model: The name of the model.
+        shown: Number of images shown.
+
+    Returns:
+        The path of the page.
+    """
     comparison = Comparison(
         title="Raw and robust images",
-        note="Each column is one image. Values outside 0..1 are clipped for the eye, not for the gradient.",
+        note="Each column is one image. Values outside 0..1 are clipped for display only.",
         rows=[
             ImageRow(
                 "raw" if row.name == "none" else row.name,
                 [
-                    InlineImage(to_pixels(p.cpu()), f"{t}, {row.name}", t)
-                    for p, t in zip(row.robust[:shown], titles, strict=False)
+                    InlineImage(to_pixels(image.cpu()), f"{title}, {row.name}", title)
+                    for image, title in zip(row.robust[:shown], titles, strict=False)
                 ],
             )
             for row in rows
         ],
     )
     table = Table(
-        title="In numbers",
+        title="Privacy and utility of the robust images",
         columns=list(COLUMNS),
         rows=[list(row.cells()) for row in rows],
         note=(
-            "Means over all images, each refined alone. The noise ratio is what the evaluation network "
-            "reads in the robust image; the gradient distance is that of what leaves to the real gradient."
+            "Means over all images, each refined by itself. The noise ratio is the evaluation network's "
+            "prediction for the robust image; the gradient distance is that between the uploaded and the "
+            "real gradient."
         ),
     )
     page = Page(
-        title="What leaves, and what stays",
-        summary="The client keeps the raw images and uploads gradients of the robust ones instead.",
+        title="Raw and robust images",
+        summary="The client keeps the raw images and uploads the gradients of the robust images instead.",
         facts=[("images", str(len(rows[0].robust))), ("source", source), ("model", model)],
-        parts=[comparison, table],
+        sections=[comparison, table],
         made=datetime.now(UTC),
     )
     return Path(write_page(path, page))

@@ -1,4 +1,4 @@
-"""ε against closed forms; what is refused; and what an ε is told to rest on."""
+"""`dp_epsilon` against closed forms; invalid arguments; the assumptions that a bound lists."""
 
 import importlib
 import math
@@ -37,17 +37,17 @@ def _gaussian(multiplier: float, delta: float) -> float:
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("multiplier", [0.3, 1.0, 4.0])
 @pytest.mark.parametrize("steps", [1, 9])
-def test_gaussian_without_sampling(multiplier: float, steps: int) -> None:
+def test_epsilon_of_gaussian_noise_without_sampling(multiplier: float, steps: int) -> None:
     defense = DPGaussian(magnitude=multiplier, per_sample=True, clip=7.0)
     found = dp_epsilon(defense, steps=steps, sampling_rate=1, delta=1e-5).epsilon
-    # As many Gaussian uploads are one with less noise.
+    # n Gaussian uploads are equivalent to one with noise divided by √n.
     assert found == pytest.approx(_gaussian(multiplier / math.sqrt(steps), 1e-5), rel=2e-3)
 
 
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("multiplier", [0.3, 1.0, 4.0])
 @pytest.mark.parametrize("rate", [1.0, 0.2])
-def test_one_laplace_upload(multiplier: float, rate: float) -> None:
+def test_epsilon_of_one_laplace_upload(multiplier: float, rate: float) -> None:
     delta = 1e-6
     found = dp_epsilon(DPLaplace(multiplier, per_sample=True), steps=1, sampling_rate=rate, delta=delta)
     # δ(ε) = 1 − exp((ε − 1/b) / 2), and sampling makes ε and δ of a whole batch log(1 + q(e^ε − 1)) and qδ.
@@ -55,8 +55,8 @@ def test_one_laplace_upload(multiplier: float, rate: float) -> None:
     assert found.epsilon == pytest.approx(math.log1p(rate * math.expm1(whole)), rel=2e-3)
 
 
-def test_a_sample_in_one_entry_is_the_worst(library: ModuleType) -> None:
-    """A vector's ε is that of one entry: a sample that is spread over two entries loses less."""
+def test_a_sample_concentrated_in_one_entry_is_the_worst_case(library: ModuleType) -> None:
+    """A sample that is spread over two entries has a smaller ε."""
     whole = library.pld.PLDAccountant()
     whole.compose(library.LaplaceDpEvent(0.5))
     for first in (0.5, 0.7, 0.9):
@@ -69,13 +69,13 @@ def test_a_sample_in_one_entry_is_the_worst(library: ModuleType) -> None:
 
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("kind", [DPGaussian, DPLaplace])
-def test_against_drawn_privacy_losses(kind: type[DPGaussian] | type[DPLaplace]) -> None:
-    """δ at the counted ε, as a mean over draws: of adding and of removing a sample, the greater."""
+def test_delta_agrees_with_sampled_privacy_losses(kind: type[DPGaussian] | type[DPLaplace]) -> None:
+    """δ at the computed ε, estimated from draws: the larger of adding and of removing a sample."""
     scale, rate, steps, delta, draws = 0.8, 0.1, 20, 1e-2, 200_000
     bound = dp_epsilon(kind(scale, per_sample=True), steps=steps, sampling_rate=rate, delta=delta)
 
     def log_density(noise: np.ndarray) -> np.ndarray:
-        """But for a constant."""
+        """Up to a constant."""
         return -((noise / scale) ** 2) / 2 if kind is DPGaussian else -np.abs(noise) / scale
 
     rng = np.random.default_rng(0)
@@ -92,24 +92,24 @@ def test_against_drawn_privacy_losses(kind: type[DPGaussian] | type[DPLaplace]) 
 
 
 @pytest.mark.usefixtures("library")
-def test_the_order_of_things() -> None:
-    def counted(**changes: float) -> float:
-        # The less noise, the longer it takes to count.
+def test_epsilon_is_monotonic_in_every_argument() -> None:
+    def epsilon(**changes: float) -> float:
+        # Less noise takes longer to compute.
         chosen = {"magnitude": 2.0, "steps": 1000, "sampling_rate": 0.005, "delta": 1e-5, **changes}
         defense = DPGaussian(chosen.pop("magnitude"), per_sample=True)
         return dp_epsilon(defense, **chosen).epsilon  # type: ignore[arg-type]
 
-    base = counted()
-    assert counted(magnitude=3.0) < base < counted(magnitude=1.5)
-    assert counted(steps=100) < base < counted(steps=2000)
-    assert counted(sampling_rate=0.001) < base < counted(sampling_rate=0.01)
-    assert counted(delta=1e-3) < base < counted(delta=1e-9)
+    base = epsilon()
+    assert epsilon(magnitude=3.0) < base < epsilon(magnitude=1.5)
+    assert epsilon(steps=100) < base < epsilon(steps=2000)
+    assert epsilon(sampling_rate=0.001) < base < epsilon(sampling_rate=0.01)
+    assert epsilon(delta=1e-3) < base < epsilon(delta=1e-9)
 
 
 @pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("kind", [DPGaussian, DPLaplace])
 @pytest.mark.parametrize("magnitude", [0.01, 0.03, 100.0])
-def test_the_ends_of_the_range_are_counted(
+def test_epsilon_is_finite_at_the_ends_of_the_range(
     kind: type[DPGaussian] | type[DPLaplace], magnitude: float
 ) -> None:
     found = dp_epsilon(kind(magnitude, per_sample=True), steps=1000, sampling_rate=0.1, delta=1e-5).epsilon
@@ -119,7 +119,7 @@ def test_the_ends_of_the_range_are_counted(
 
 
 @pytest.mark.usefixtures("library")
-def test_the_record_tells_what_it_rests_on() -> None:
+def test_a_bound_lists_its_assumptions() -> None:
     bound = dp_epsilon(DPLaplace(1.0, per_sample=True), steps=10, sampling_rate=0.1, delta=1e-5)
     assert (bound.steps, bound.sampling_rate, bound.delta) == (10, 0.1, 1e-5)
     assert bound.assumptions == ASSUMPTIONS
@@ -141,16 +141,16 @@ def test_the_record_tells_what_it_rests_on() -> None:
 @pytest.mark.parametrize(
     ("defense", "text"),
     [
-        (DPGaussian(), "dp-gaussian: there is no ε to count: none: the clip bounds a client's whole upload"),
-        (DPLaplace(), "dp-laplace: there is no ε to count: none: the clip bounds"),
-        (DPGaussian(1.0, None, True), "dp-gaussian: there is no ε to count: none: nothing is clipped"),
-        (DPGaussian(0.0, 1.0, True), "dp-gaussian: there is no ε to count: none: there is no noise"),
-        (DPGaussian(1e-6, 1.0, True), "dp-gaussian: there is no ε to count: none: ε is above 100"),
-        (NoDefense(), "none: there is no ε to count: it is no DPGaussian or DPLaplace"),
-        ("dp", "str: there is no ε to count"),
+        (DPGaussian(), "dp-gaussian: has no ε: none: the clip bounds a client's whole upload"),
+        (DPLaplace(), "dp-laplace: has no ε: none: the clip bounds"),
+        (DPGaussian(1.0, None, True), "dp-gaussian: has no ε: none: without clipping no noise"),
+        (DPGaussian(0.0, 1.0, True), "dp-gaussian: has no ε: none: there is no noise"),
+        (DPGaussian(1e-6, 1.0, True), "dp-gaussian: has no ε: none: ε exceeds 100"),
+        (NoDefense(), "none: has no ε: it is neither DPGaussian nor DPLaplace"),
+        ("dp", "str: has no ε"),
     ],
 )
-def test_what_has_no_epsilon(defense: object, text: str) -> None:
+def test_defences_without_an_epsilon_raise(defense: object, text: str) -> None:
     with pytest.raises(SettingError) as raised:
         dp_epsilon(defense, steps=1, sampling_rate=0.1, delta=1e-5)  # type: ignore[arg-type]
     assert str(raised.value).startswith(text)
@@ -168,14 +168,16 @@ def test_what_has_no_epsilon(defense: object, text: str) -> None:
         ({"delta": 1}, "delta = 1: expected a number in (0, 1)"),
     ],
 )
-def test_bad_settings(change: dict[str, float], text: str) -> None:
+def test_arguments_out_of_range_raise(change: dict[str, float], text: str) -> None:
     settings = {"steps": 1, "sampling_rate": 0.1, "delta": 1e-5, **change}
     with pytest.raises(SettingError) as raised:
         dp_epsilon(DPGaussian(1.0, per_sample=True), **settings)  # type: ignore[arg-type]
     assert str(raised.value) == text
 
 
-def test_without_the_library_the_error_is_the_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_raises_with_the_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(importlib.sys.modules, "dp_accounting", None)  # type: ignore[attr-defined]
-    with pytest.raises(RefinerError, match=r"^dp_epsilon needs dp-accounting: pip install 'refiner\[dp\]'$"):
+    with pytest.raises(
+        RefinerError, match=r"^dp_epsilon needs dp-accounting: pip install 'refiner-fl\[dp\]'$"
+    ):
         dp_epsilon(DPGaussian(1.0, per_sample=True), steps=1, sampling_rate=0.1, delta=1e-5)

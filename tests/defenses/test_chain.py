@@ -1,4 +1,4 @@
-"""Chains of defences: each part on what the one before it made, with noise of its own."""
+"""Chains of defences: each part transforms the result of the one before, with its own noise."""
 
 import copy
 from collections.abc import Callable
@@ -14,13 +14,22 @@ from refiner import DataError, LeNet, NoDefense, ProtectionError, Refiner, Setti
 from refiner.core.gradients import Gradients
 from refiner.core.noise import NoiseSource
 from refiner.data import load_sample
-from refiner.defenses import DEFENSES, Chain, Defense, DPGaussian, make_defense
-from refiner.defenses.base import Batch, GradientTransform
+from refiner.defenses import (
+    DEFENSES,
+    Batch,
+    Chain,
+    Defense,
+    DPGaussian,
+    GradientTransform,
+    Upload,
+    WireFormat,
+    make_defense,
+)
 
 
 @dataclass(frozen=True)
 class Blur(GradientTransform):
-    """Uniform noise by a victim's place."""
+    """Adds uniform noise by the victim's index."""
 
     name: ClassVar[str] = "blur"
     cost: ClassVar[str] = "a draw"
@@ -30,13 +39,13 @@ class Blur(GradientTransform):
     def guarantee(self) -> str:
         return "a proof"
 
-    def wire_bytes(self, shapes: object) -> int:
-        return 7
+    def wire_format(self, incoming: WireFormat) -> WireFormat:
+        return WireFormat(bits=16)
 
     def transform(self, gradient: Gradients, noise: NoiseSource, samples: int) -> Gradients:
         size = len(next(iter(gradient.values())))
-        places = torch.arange(size)
-        return {n: g + self.width * noise.uniform(places, tuple(g.shape[1:])) for n, g in gradient.items()}
+        victims = torch.arange(size)
+        return {n: g + self.width * noise.uniform(victims, tuple(g.shape[1:])) for n, g in gradient.items()}
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ class Scale(GradientTransform):
 
 @dataclass(frozen=True)
 class Forgiving(GradientTransform):
-    """Makes numbers of what are none: what came before it must not pass unseen."""
+    """Turns NaN into zeros, which must not hide the failure of an earlier part."""
 
     name: ClassVar[str] = "forgiving"
 
@@ -63,9 +72,9 @@ class Watching(Defense):
     name: ClassVar[str] = "watching"
     seen: list[Batch]
 
-    def _upload(self, task: Task, batch: Batch) -> Gradients:
+    def compute_upload(self, task: Task, batch: Batch) -> Upload:
         self.seen.append(batch)
-        return {name: torch.zeros(len(batch.x), *shape) for name, shape in task.shapes.items()}
+        return Upload({name: torch.zeros(len(batch.x), *shape) for name, shape in task.shapes.items()})
 
 
 @pytest.fixture(scope="module")
@@ -82,31 +91,31 @@ def batch() -> tuple[Tensor, Tensor]:
 
 @pytest.fixture
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    for made in (Blur, Scale):
-        monkeypatch.setitem(DEFENSES, made.name, made)
+    for factory in (Blur, Scale):
+        monkeypatch.setitem(DEFENSES._builtin, factory.name, factory)
 
 
-def test_each_part_is_given_what_the_one_before_it_made(task: Task, batch: tuple[Tensor, Tensor]) -> None:
+def test_each_part_transforms_the_result_of_the_one_before(task: Task, batch: tuple[Tensor, Tensor]) -> None:
     raw = NoDefense().protect(task, *batch).flat()
     found = Chain((Scale(3.0), Scale(0.5), NoDefense())).protect(task, *batch)
-    # Each doubles too, by the number of samples.
+    # Each part also multiplies by the number of samples, 2.
     torch.testing.assert_close(found.flat(), 6 * raw)
     assert (found.defense, found.victims, found.samples) == ("scale+scale+none", 2, 2)
 
 
-def test_a_chain_of_one_is_that_one(task: Task, batch: tuple[Tensor, Tensor]) -> None:
+def test_a_chain_of_one_part_equals_that_part(task: Task, batch: tuple[Tensor, Tensor]) -> None:
     for part in (Refiner(iterations=1), Blur()):
         alone = part.protect(task, *batch, seed=3).flat()
         assert torch.equal(Chain((part,)).protect(task, *batch, seed=3).flat(), alone)
 
 
-def test_what_comes_first_makes_what_it_makes_alone(task: Task, batch: tuple[Tensor, Tensor]) -> None:
+def test_the_first_part_computes_the_same_as_alone(task: Task, batch: tuple[Tensor, Tensor]) -> None:
     alone = Refiner(iterations=1).protect(task, *batch, seed=3).flat()
     found = Chain((Refiner(iterations=1), Scale(0.5))).protect(task, *batch, seed=3).flat()
     assert torch.equal(found, alone)
 
 
-def test_each_part_has_noise_of_its_own(task: Task, batch: tuple[Tensor, Tensor]) -> None:
+def test_parts_draw_independent_noise(task: Task, batch: tuple[Tensor, Tensor]) -> None:
     raw = NoDefense().protect(task, *batch).flat()
     once = Blur().protect(task, *batch, seed=1).flat() - raw
     twice = Chain((Blur(), Blur())).protect(task, *batch, seed=1).flat() - raw
@@ -117,10 +126,10 @@ def test_each_part_has_noise_of_its_own(task: Task, batch: tuple[Tensor, Tensor]
     assert torch.equal(again, twice) and not torch.equal(other, twice)
 
 
-def test_without_a_seed_the_noise_of_later_parts_is_new_every_round(
+def test_later_parts_draw_new_noise_in_every_round_without_a_seed(
     task: Task, batch: tuple[Tensor, Tensor]
 ) -> None:
-    """Refiner keeps its key for a whole training; noise that is to be added up must not."""
+    """Refiner keeps its key for a whole training; the noise of later parts must not repeat."""
     defense = Chain((Refiner(iterations=0, warm_start=False), Blur()))
     first, second = (defense.protect(task, *batch).flat() for _ in range(2))
     bare = defense.parts[0].protect(task, *batch).flat()
@@ -129,13 +138,34 @@ def test_without_a_seed_the_noise_of_later_parts_is_new_every_round(
     assert abs(float(apart[0, 1])) < 5 / first.shape[1] ** 0.5
 
 
-def test_refiner_remembers_in_a_chain_as_it_does_alone(task: Task, batch: tuple[Tensor, Tensor]) -> None:
-    refiner = Refiner(iterations=4, warm_start=True)
-    defense = Chain((refiner, Scale()))
-    defense.protect(task, *batch, seed=0)
-    assert len(refiner._memory) == 0
-    defense.protect(task, *batch)
-    assert len(refiner._memory) == 4
+def test_the_state_of_a_chain_is_that_of_its_first_part(task: Task, batch: tuple[Tensor, Tensor]) -> None:
+    defense = Chain((Refiner(iterations=4, warm_start=True), Scale()))
+    state = defense.init_state()
+    defense.protect(task, *batch, seed=0, state=state)
+    assert not state.state_dict()
+    defense.protect(task, *batch, state=state)
+    assert len(state.state_dict()["ids"]) == 4
+
+
+def test_a_chain_returns_the_robust_data_of_its_first_part(task: Task, batch: tuple[Tensor, Tensor]) -> None:
+    first = Refiner(iterations=0)
+    alone, chained = (d.protection(task, *batch, seed=0).robust for d in (first, Chain((first, Scale()))))
+    assert alone is not None and chained is not None and torch.equal(alone, chained)
+    assert Chain((Blur(), Scale())).protection(task, *batch).robust is None
+
+
+def test_a_chain_has_the_networks_and_transforms_of_its_parts(task: Task) -> None:
+    refiner = Chain((Refiner(), Blur()))
+    assert list(refiner.networks(task)) == ["evaluation"]
+    assert refiner.gradient_transforms == ()
+    assert not Chain((Blur(), Scale())).networks(task)
+    assert Chain((Blur(), Scale())).gradient_transforms == (Blur(), Scale())
+    assert Chain((DPGaussian(per_sample=True), Blur())).gradient_transforms == ()
+
+
+def test_the_parts_of_a_chain_are_read_only() -> None:
+    with pytest.raises(AttributeError):
+        Chain((Blur(),)).parts = ()  # type: ignore[misc]
 
 
 def test_ids_and_data_reach_the_first_part(task: Task, batch: tuple[Tensor, Tensor]) -> None:
@@ -147,86 +177,92 @@ def test_ids_and_data_reach_the_first_part(task: Task, batch: tuple[Tensor, Tens
 
 
 @pytest.mark.parametrize(
-    ("parts", "told"),
+    ("parts", "message"),
     [
         (lambda: (), "parts = (): expected one defence or more"),
-        (lambda: (Blur(), Refiner()), "parts: refiner in place 2 needs the data, and can only stand first"),
+        (
+            lambda: (Blur(), Refiner()),
+            "parts: refiner in position 2 needs the data, and can only be the first",
+        ),
         (
             lambda: (Refiner(), Blur(), Refiner()),
-            "parts: refiner in place 3 needs the data, and can only stand first",
+            "parts: refiner in position 3 needs the data, and can only be the first",
         ),
-        (lambda: (Blur(), Chain((Refiner(), Blur()))), "parts: refiner in place 2 needs the data"),
+        (lambda: (Blur(), Chain((Refiner(), Blur()))), "parts: refiner in position 2 needs the data"),
         (
             lambda: (Blur(), DPGaussian(per_sample=True)),
-            "parts: dp-gaussian in place 2 needs the data, and can only stand first",
+            "parts: dp-gaussian in position 2 needs the data, and can only be the first",
         ),
-        (lambda: (Blur(), "blur"), "parts: str in place 2, expected a Defense"),
+        (lambda: (Blur(), "blur"), "parts: str in position 2, expected a Defense"),
         (lambda: "none+none", "parts = 'none+none': expected one defence or more"),
     ],
 )
-def test_what_is_no_chain_is_refused_in_one_line(parts: Callable[[], object], told: str) -> None:
+def test_invalid_parts_raise_a_one_line_error(parts: Callable[[], object], message: str) -> None:
     with pytest.raises(SettingError) as raised:
         Chain(parts())  # type: ignore[arg-type]
-    assert told in str(raised.value) and "\n" not in str(raised.value)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
 
 
-def test_samples_that_are_clipped_one_by_one_may_stand_first(
-    task: Task, batch: tuple[Tensor, Tensor]
-) -> None:
+def test_per_sample_clipping_can_be_the_first_part(task: Task, batch: tuple[Tensor, Tensor]) -> None:
     first = DPGaussian(per_sample=True)
     alone = first.protect(task, *batch, seed=2).flat()
     found = Chain((first, Scale(0.5))).protect(task, *batch, seed=2).flat()
     assert torch.equal(found, alone)
 
 
-def test_a_chain_in_a_chain_is_one_chain() -> None:
+def test_nested_chains_are_flattened() -> None:
     flat = Chain((Blur(), Scale(), Scale(0.5)))
     assert Chain((Chain((Blur(), Scale())), Scale(0.5))) == flat
     assert Chain([Chain([Chain([Blur()])]), Scale(), Chain([Scale(0.5)])]) == flat
     assert hash(flat) == hash(Chain((Blur(), Scale(), Scale(0.5))))
 
 
-def test_what_is_not_finite_in_between_lets_nothing_out(batch: tuple[Tensor, Tensor]) -> None:
+def test_values_that_are_not_finite_between_parts_raise(batch: tuple[Tensor, Tensor]) -> None:
     model = LeNet()
     task = Task(model, example=torch.rand(2, 3, 32, 32))
     with torch.no_grad():
         model.head.bias[0] = torch.nan
-    with pytest.raises(ProtectionError, match=r"none made values that are not finite; nothing leaves"):
+    with pytest.raises(ProtectionError, match=r"none made values that are not finite; no update was made"):
         Chain((NoDefense(), Forgiving())).protect(task, *batch)
     with pytest.raises(DataError, match="NaN"):
         Chain((Refiner(), Blur())).protect(task, batch[0] * torch.nan, batch[1])
 
 
-def test_what_it_tells_of_itself(task: Task, batch: tuple[Tensor, Tensor], tmp_path: Path) -> None:
+def test_name_needs_and_settings_of_a_chain(task: Task, batch: tuple[Tensor, Tensor], tmp_path: Path) -> None:
     defense = Chain((Refiner(iterations=0, secret=bytes(range(32))), Blur(width=0.5), Blur()))
     assert defense.name == "refiner+blur+blur" and defense.needs == "data"
     assert Chain((Blur(), Scale())).needs == "gradient"
-    told = defense.settings()
-    assert told["refiner.iterations"] == 0 and told["blur.width"] == 0.5 and told["blur 2.width"] == 1.0
-    assert set(told) == {
+    settings = defense.settings()
+    assert (
+        settings["refiner.iterations"] == 0
+        and settings["blur.width"] == 0.5
+        and settings["blur 2.width"] == 1.0
+    )
+    assert set(settings) == {
         *(f"refiner.{name}" for name in Refiner().settings()),
         *(f"{name}.{key}" for name in ("blur", "blur 2") for key in ("width", "reach")),
     }
-    assert not any("secret" in key for key in told)
+    assert not any("secret" in key for key in settings)
     update = defense.protect(task, *batch)
-    assert update.settings == told
+    assert update.settings == settings
     update.save(tmp_path / "update.safetensors")
     again = Update.load(tmp_path / "update.safetensors")
-    assert again.settings == told and again.defense == "refiner+blur+blur"
+    assert again.settings == settings and again.defense == "refiner+blur+blur"
 
 
-def test_a_guarantee_is_that_of_each_part_on_its_own_terms() -> None:
+def test_the_guarantee_lists_that_of_each_part() -> None:
     last = Chain((Refiner(), Blur())).guarantee()
     assert last == (
-        "refiner: none: what it hides is measured, not proven; then blur, for what it is given: a proof"
+        "refiner: none: the protection is measured, not proven; "
+        "then blur, for the gradient it receives: a proof"
     )
     assert Chain((Blur(),)).guarantee() == "blur: a proof"
     first = Chain((Blur(), Scale())).guarantee()
-    assert first.startswith("blur: a proof; then scale, for what it is given: none")
-    assert Chain((Blur(), Scale())).cost == "blur: a draw; then scale: not told"
+    assert first.startswith("blur: a proof; then scale, for the gradient it receives: none")
+    assert Chain((Blur(), Scale())).cost == "blur: a draw; then scale: not stated"
 
 
-def test_the_secret_stays_with_the_client() -> None:
+def test_a_chain_does_not_reveal_or_copy_a_secret() -> None:
     defense = Chain((Refiner(secret=bytes(range(32))), Blur()))
     with pytest.raises(TypeError, match="secret key"):
         copy.deepcopy(defense)
@@ -246,30 +282,30 @@ def test_the_secret_stays_with_the_client() -> None:
         ("none+none", (NoDefense(), NoDefense())),
     ],
 )
-def test_chains_as_text(text: str, expected: tuple[Defense, ...]) -> None:
+def test_chains_are_made_from_text(text: str, expected: tuple[Defense, ...]) -> None:
     assert make_defense(text) == Chain(expected)
 
 
 @pytest.mark.usefixtures("registered")
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("blur+scal", "defense = 'scal': unknown; did you mean 'scale'?"),
         ("blu+scale:by=1", "defense = 'blu': unknown; did you mean 'blur'?"),
         ("blur+", "defense = '': unknown"),
         ("blur+scale:of=1", "setting of scale = 'of': unknown"),
-        ("blur+refiner", "refiner in place 2 needs the data"),
+        ("blur+refiner", "refiner in position 2 needs the data"),
         ("refiner:iterations=1+gausian:x=1", "iterations = '1+gausian:x=1'"),
     ],
 )
-def test_wrong_chains_as_text(text: str, told: str) -> None:
+def test_invalid_chain_text_raises_a_one_line_error(text: str, message: str) -> None:
     with pytest.raises((DataError, SettingError)) as raised:
         make_defense(text)
-    assert told in str(raised.value) and "\n" not in str(raised.value)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
 
 
 @pytest.mark.usefixtures("registered")
-def test_settings_beside_the_text_of_a_chain_belong_to_nobody() -> None:
+def test_settings_beside_the_text_of_a_chain_raise() -> None:
     assert make_defense("scale", by=3) == Scale(3)
-    with pytest.raises(DataError, match="'blur\\+scale': a chain has its settings in its text"):
+    with pytest.raises(DataError, match="'blur\\+scale': the settings of a chain belong in its text"):
         make_defense("blur+scale", by=3)

@@ -1,4 +1,4 @@
-"""Clipping and noise, against plain loops over victims and samples."""
+"""Clipping and noise against plain loops over victims and samples."""
 
 import math
 from dataclasses import replace
@@ -68,7 +68,7 @@ def test_neither_noise_nor_clip_is_the_plain_gradient(
 @both
 @pytest.mark.parametrize("clip", [None, 0.5])
 @pytest.mark.parametrize("magnitude", [1e-6, 1e-2, 1e2])
-def test_the_noise_has_its_scale(
+def test_the_noise_has_the_stated_scale_and_distribution(
     kind: Kind, clip: float | None, magnitude: float, batch: tuple[Tensor, Tensor]
 ) -> None:
     task = _task(torch.float64)
@@ -93,11 +93,11 @@ def test_samples_are_clipped_one_by_one(
     y = sample.labels[: victims * size].view(victims, size)
     alone = [[flatten(gradients(task, x[v, b][None, None], y[v, b][None, None]))[0] for b in range(size)]
              for v in range(victims)]  # fmt: skip
-    # Half of the samples are longer than that.
+    # Half of the samples have a larger norm.
     lengths = torch.stack([g.norm(kind.norm) for row in alone for g in row])
     clip = float(lengths.median()) * 1.001
     expected = [np.mean([_clipped(g.numpy(), kind, clip) for g in row], axis=0) for row in alone]
-    monkeypatch.setattr(dp, "_SAMPLES", most)
+    monkeypatch.setattr(dp, "_MAX_SAMPLES", most)
     found = kind(magnitude=0, clip=clip, per_sample=True).protect(task, x, y).flat().numpy()
     assert np.abs(found - np.stack(expected)).max() < 1e-9 * np.abs(expected).max()
 
@@ -124,14 +124,16 @@ def test_unclipped_samples_without_noise_are_the_plain_gradient(
 
 @pytest.mark.parametrize("per_sample", [False, True])
 @both
-def test_seeds(kind: Kind, per_sample: bool, task: Task, batch: tuple[Tensor, Tensor]) -> None:
+def test_a_seed_determines_the_noise(
+    kind: Kind, per_sample: bool, task: Task, batch: tuple[Tensor, Tensor]
+) -> None:
     defense = kind(per_sample=per_sample)
     seeded = [defense.protect(task, *batch, seed=s).flat() for s in (4, 4, 5)]
     assert torch.equal(seeded[0], seeded[1])
     assert not torch.equal(seeded[0], seeded[2])
     free = [defense.protect(task, *batch).flat() for _ in range(2)]
     assert (free[0] - free[1]).abs().median() > 1e-3 * (0.1 if per_sample else 1)
-    # Equal clients get different noise, and the first of them the one it has alone.
+    # Clients with equal data get different noise, the first one the same as alone.
     x, y = batch[0][:1].expand(2, -1, -1, -1, -1), batch[1][:1].expand(2, -1)
     twins = defense.protect(task, x, y, seed=4).flat()
     assert (twins[0] - twins[1]).abs().median() > 1e-4
@@ -141,7 +143,7 @@ def test_seeds(kind: Kind, per_sample: bool, task: Task, batch: tuple[Tensor, Te
 @both
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("per_sample", [False, True])
-def test_other_types(kind: Kind, dtype: torch.dtype, per_sample: bool, batch: tuple[Tensor, Tensor]) -> None:
+def test_other_dtypes(kind: Kind, dtype: torch.dtype, per_sample: bool, batch: tuple[Tensor, Tensor]) -> None:
     task = _task(dtype)
     update = kind(magnitude=1e-2, per_sample=per_sample).protect(task, batch[0].to(dtype), batch[1], seed=0)
     wide = kind(magnitude=1e-2, per_sample=per_sample).protect(_task(), *batch, seed=0).flat()
@@ -150,7 +152,7 @@ def test_other_types(kind: Kind, dtype: torch.dtype, per_sample: bool, batch: tu
 
 
 @both
-def test_transform_leaves_what_it_was_given(kind: Kind) -> None:
+def test_transform_does_not_change_its_input(kind: Kind) -> None:
     gradient = {"a": torch.rand(2, 3, 4), "b": torch.rand(2), "c": torch.rand(2, 0)}
     before = {name: value.clone() for name, value in gradient.items()}
     after = kind().transform(gradient, NoiseSource(seed=0), 1)
@@ -168,20 +170,20 @@ def test_transform_leaves_what_it_was_given(kind: Kind) -> None:
     clip=st.floats(1e-3, 1e3),
     kind=st.sampled_from(KINDS),
 )
-def test_no_gradient_is_longer_than_the_clip(values: list[float], clip: float, kind: Kind) -> None:
-    given = torch.tensor([values])
-    (found,) = kind(magnitude=0, clip=clip).transform({"a": given}, NoiseSource(), 1).values()
+def test_no_gradient_exceeds_the_clip(values: list[float], clip: float, kind: Kind) -> None:
+    gradient = torch.tensor([values])
+    (found,) = kind(magnitude=0, clip=clip).transform({"a": gradient}, NoiseSource(), 1).values()
     assert float(found.double().norm(kind.norm)) <= clip * (1 + 1e-6)
-    if float(given.double().norm(kind.norm)) <= clip:
-        assert torch.equal(found, given)
+    if float(gradient.double().norm(kind.norm)) <= clip:
+        assert torch.equal(found, gradient)
     else:
         assert torch.equal(found.sign().abs() > 0, found != 0)
-        assert bool((found * given >= 0).all())
+        assert bool((found * gradient >= 0).all())
 
 
 @both
 @pytest.mark.parametrize("per_sample", [False, True])
-def test_noise_beyond_the_type_lets_nothing_out(
+def test_noise_that_overflows_raises(
     kind: Kind, per_sample: bool, task: Task, batch: tuple[Tensor, Tensor]
 ) -> None:
     assert kind(magnitude=1e10, per_sample=per_sample).protect(task, *batch).flat().abs().median() > 1e9
@@ -191,7 +193,7 @@ def test_noise_beyond_the_type_lets_nothing_out(
 
 @both
 @pytest.mark.parametrize("per_sample", [False, True])
-def test_what_is_not_finite_does_not_become_so(
+def test_a_model_that_is_not_finite_raises(
     kind: Kind, per_sample: bool, batch: tuple[Tensor, Tensor]
 ) -> None:
     for value in (torch.nan, torch.inf):
@@ -199,7 +201,7 @@ def test_what_is_not_finite_does_not_become_so(
         task = Task(model, example=torch.rand(2, 3, 32, 32))
         with torch.no_grad():
             model.head.bias[0] = value
-        with pytest.raises(ProtectionError, match="nothing leaves"):
+        with pytest.raises(ProtectionError, match="not finite"):
             kind(per_sample=per_sample).protect(task, *batch)
         with pytest.raises(ProtectionError, match="not finite"):
             Chain([kind(per_sample=per_sample), make_defense("gq:bits=1")]).protect(task, *batch)
@@ -217,14 +219,14 @@ def test_what_is_not_finite_does_not_become_so(
         ({"per_sample": 1}, "per_sample = 1: expected True or False"),
     ],
 )
-def test_bad_settings(kind: Kind, settings: dict[str, object], text: str) -> None:
+def test_settings_out_of_range_raise(kind: Kind, settings: dict[str, object], text: str) -> None:
     with pytest.raises(SettingError) as raised:
         kind(**settings)  # type: ignore[arg-type]
     assert str(raised.value) == text
 
 
 @both
-def test_what_it_needs_and_promises(kind: Kind, task: Task, batch: tuple[Tensor, Tensor]) -> None:
+def test_needs_guarantee_and_size(kind: Kind, task: Task, batch: tuple[Tensor, Tensor]) -> None:
     whole, single = kind(), kind(per_sample=True)
     assert (whole.needs, single.needs) == ("gradient", "data")
     assert replace(single, per_sample=False).needs == "gradient"
@@ -233,7 +235,7 @@ def test_what_it_needs_and_promises(kind: Kind, task: Task, batch: tuple[Tensor,
     assert kind(per_sample=True, clip=None).guarantee().startswith("none")
     assert kind(per_sample=True, magnitude=0).guarantee().startswith("none")
     assert whole.wire_bytes(task.shapes) == 4 * task.size
-    with pytest.raises(SettingError, match=r"per_sample = True: expected False where only a gradient"):
+    with pytest.raises(SettingError, match=r"per_sample = True: expected False if only a gradient"):
         single.transform(gradients(task, *batch), NoiseSource(), 2)
     with pytest.raises(SettingError, match=r"per_sample|needs the data"):
         Chain([Refiner(iterations=0), single]).protect(task, *batch)
@@ -241,13 +243,15 @@ def test_what_it_needs_and_promises(kind: Kind, task: Task, batch: tuple[Tensor,
 
 
 @both
-def test_by_name(kind: Kind) -> None:
+def test_made_by_name(kind: Kind) -> None:
     made = make_defense(f"{kind.name}:magnitude=0.1,clip=none,per_sample=true")
     assert made == kind(magnitude=0.1, clip=None, per_sample=True)
     assert made.settings() == {"magnitude": 0.1, "clip": None, "per_sample": True}
 
 
-def test_the_samples_of_a_large_model_are_never_held_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_per_sample_gradients_of_a_large_model_are_computed_in_blocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     torch.manual_seed(0)
     task = Task(nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), example=torch.rand(2, 3, 2, 2))
     seen: list[int] = []
@@ -257,7 +261,7 @@ def test_the_samples_of_a_large_model_are_never_held_together(monkeypatch: pytes
         return gradients(task, x, y)
 
     monkeypatch.setattr(dp, "gradients", counted)
-    monkeypatch.setattr(dp, "_ENTRIES", 4 * task.size + 1)
+    monkeypatch.setattr(dp, "_MAX_ENTRIES", 4 * task.size + 1)
     DPGaussian(per_sample=True).protect(
         task, torch.rand(3, 10, 3, 2, 2), torch.zeros(3, 10, dtype=torch.long)
     )

@@ -1,8 +1,9 @@
-"""What every defence promises: shapes, independence, seeds, and nothing leaves when something is wrong."""
+"""`Defense.protect`: shapes, independent victims, seeds, and errors instead of an unprotected update."""
 
 import traceback
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import cache
+from typing import ClassVar
 
 import pytest
 import torch
@@ -12,8 +13,9 @@ from torch import Tensor, nn
 
 from refiner import DataError, Defense, LeNet, NoDefense, ProtectionError, Refiner, RefinerError, Task
 from refiner.core.gradients import Gradients, gradients
+from refiner.core.noise import NoiseSource
 from refiner.data import load_sample
-from refiner.defenses.base import Batch
+from refiner.defenses import Batch, Chain, GradientTransform, Upload
 
 DEFENSES: dict[str, Defense] = {
     "none": NoDefense(),
@@ -30,7 +32,7 @@ every_defense = pytest.mark.parametrize("defense", DEFENSES.values(), ids=DEFENS
 
 @pytest.fixture(scope="module")
 def task() -> Task:
-    """One convolution: what every defence promises depends on no model, and LeNet takes twice as long."""
+    """One convolution: the promises do not depend on the model, and LeNet takes twice as long."""
     torch.manual_seed(0)
     body = nn.Conv2d(3, 12, 5, stride=2, padding=2)
     model = nn.Sequential(body, nn.GELU(), nn.Flatten(), nn.Linear(12 * 16 * 16, 10))
@@ -48,7 +50,9 @@ def difference(a: Tensor, b: Tensor) -> float:
 
 
 @every_defense
-def test_shape_type_and_origin(defense: Defense, task: Task, batch: tuple[Tensor, Tensor]) -> None:
+def test_updates_have_the_tasks_shapes_and_the_defences_settings(
+    defense: Defense, task: Task, batch: tuple[Tensor, Tensor]
+) -> None:
     update = defense.protect(task, *batch)
     assert update.names == task.names
     assert update.shapes == task.shapes
@@ -59,7 +63,7 @@ def test_shape_type_and_origin(defense: Defense, task: Task, batch: tuple[Tensor
 
 
 @every_defense
-def test_one_client_is_a_batch_without_victim_axis(
+def test_one_client_can_be_passed_without_a_victim_axis(
     defense: Defense, task: Task, batch: tuple[Tensor, Tensor]
 ) -> None:
     x, y = batch
@@ -68,7 +72,7 @@ def test_one_client_is_a_batch_without_victim_axis(
 
 
 @every_defense
-def test_a_victim_does_not_feel_its_neighbours(
+def test_a_victims_upload_does_not_depend_on_other_victims(
     defense: Defense, task: Task, batch: tuple[Tensor, Tensor]
 ) -> None:
     x, y = batch
@@ -81,27 +85,31 @@ def test_a_victim_does_not_feel_its_neighbours(
 
 
 @every_defense
-def test_same_seed_same_update(defense: Defense, task: Task, batch: tuple[Tensor, Tensor]) -> None:
+def test_the_same_seed_gives_the_same_update(
+    defense: Defense, task: Task, batch: tuple[Tensor, Tensor]
+) -> None:
     first, second = (defense.protect(task, *batch, seed=5).flat() for _ in range(2))
     assert torch.equal(first, second)
 
 
 @pytest.mark.parametrize("name", [name for name in DEFENSES if name != "none"])
-def test_without_a_seed_no_two_clients_upload_alike(
+def test_two_clients_draw_different_noise_without_a_seed(
     name: str, task: Task, batch: tuple[Tensor, Tensor]
 ) -> None:
-    first, second = (replace(DEFENSES[name]).protect(task, *batch).flat() for _ in range(2))  # type: ignore[type-var]
+    defense = DEFENSES[name]
+    clients = [type(defense)(**defense.settings()) for _ in range(2)]
+    first, second = (client.protect(task, *batch).flat() for client in clients)
     assert difference(first, second) > 1e-3
 
 
-def test_no_defence_is_the_raw_gradient(task: Task, batch: tuple[Tensor, Tensor]) -> None:
+def test_no_defence_uploads_the_raw_gradient(task: Task, batch: tuple[Tensor, Tensor]) -> None:
     raw = gradients(task, *batch)
     update = NoDefense().protect(task, *batch)
     assert all(torch.equal(update.tensors[name], raw[name]) for name in task.names)
 
 
-def _spoil(x: Tensor, y: Tensor, how: str) -> tuple[object, object]:
-    bad = {
+def _invalid(x: Tensor, y: Tensor, how: str) -> tuple[object, object]:
+    data = {
         "NaN": (x.clone().fill_(torch.nan), y),
         "infinity": (torch.where(x == x.flatten()[0], torch.inf, x), y),
         "label too large": (x, y + 10),
@@ -120,7 +128,7 @@ def _spoil(x: Tensor, y: Tensor, how: str) -> tuple[object, object]:
         "packed images": (x[0].to_mkldnn(), y[0]),
         "sparse labels": (x, y.to_sparse()),
     }
-    return bad[how]
+    return data[how]
 
 
 WRONG = (
@@ -146,17 +154,17 @@ WRONG = (
 
 @pytest.mark.parametrize("how", WRONG)
 @pytest.mark.parametrize("name", ["none", "refiner"])
-def test_wrong_data_is_one_line_and_no_update(
+def test_invalid_data_raises_a_one_line_error(
     name: str, how: str, task: Task, batch: tuple[Tensor, Tensor]
 ) -> None:
-    x, y = _spoil(*batch, how)
+    x, y = _invalid(*batch, how)
     with pytest.raises(DataError) as raised:
         DEFENSES[name].protect(task, x, y)  # type: ignore[arg-type]
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < 200
 
 
-def test_sparse_data_is_named_as_such(task: Task, batch: tuple[Tensor, Tensor]) -> None:
+def test_the_error_for_sparse_data_names_the_layout(task: Task, batch: tuple[Tensor, Tensor]) -> None:
     x, y = batch
     with pytest.raises(DataError) as raised:
         Refiner().protect(task, x.to_sparse(), y)
@@ -167,7 +175,7 @@ def test_sparse_data_is_named_as_such(task: Task, batch: tuple[Tensor, Tensor]) 
 @given(
     shape=st.lists(st.integers(0, 4), min_size=0, max_size=6), labels=st.lists(st.integers(0, 4), max_size=3)
 )
-def test_any_shape_is_protected_or_refused_in_one_line(shape: list[int], labels: list[int]) -> None:
+def test_any_shape_is_protected_or_raises_a_one_line_error(shape: list[int], labels: list[int]) -> None:
     task = _tiny_task()
     x, y = torch.rand(shape), torch.zeros(labels, dtype=torch.long)
     try:
@@ -184,13 +192,13 @@ def _tiny_task() -> Task:
     return Task(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), example=torch.rand(2, 2, 2))
 
 
-def test_a_model_that_returns_nan_lets_nothing_out(batch: tuple[Tensor, Tensor]) -> None:
+def test_a_model_that_returns_nan_raises(batch: tuple[Tensor, Tensor]) -> None:
     model = LeNet()
     task = Task(model, example=torch.rand(2, 3, 32, 32))
     with torch.no_grad():
         model.head.bias[0] = torch.nan
     for defense in (NoDefense(), Refiner(iterations=1)):
-        with pytest.raises(ProtectionError, match="nothing leaves"):
+        with pytest.raises(ProtectionError, match="not finite"):
             defense.protect(task, *batch)
 
 
@@ -203,7 +211,7 @@ class _Failing(Defense):
     def settings(self) -> dict[str, object]:
         return {}
 
-    def _upload(self, task: Task, batch: Batch) -> Gradients:
+    def compute_upload(self, task: Task, batch: Batch) -> Upload:
         raise self.error
 
 
@@ -211,12 +219,12 @@ class _Failing(Defense):
     ("error", "raised", "text"),
     [
         (torch.OutOfMemoryError("64 GiB, x = 0.123"), ProtectionError, "memory"),
-        (RuntimeError("x = 0.123"), ProtectionError, "nothing leaves"),
-        (ValueError("x = 0.123"), ProtectionError, "nothing leaves"),
+        (RuntimeError("x = 0.123"), ProtectionError, "no update was made"),
+        (ValueError("x = 0.123"), ProtectionError, "no update was made"),
         (KeyboardInterrupt(), KeyboardInterrupt, "^$"),
     ],
 )
-def test_a_defence_that_fails_lets_nothing_out_and_shows_no_data(
+def test_a_failing_defence_raises_an_error_without_data(
     error: BaseException, raised: type[BaseException], text: str, task: Task, batch: tuple[Tensor, Tensor]
 ) -> None:
     with pytest.raises(raised, match=text) as caught:
@@ -224,7 +232,7 @@ def test_a_defence_that_fails_lets_nothing_out_and_shows_no_data(
     assert "0.123" not in "".join(traceback.format_exception(caught.value))
 
 
-def test_bad_ids_and_seeds_are_refused(task: Task, batch: tuple[Tensor, Tensor]) -> None:
+def test_invalid_ids_tasks_and_seeds_raise(task: Task, batch: tuple[Tensor, Tensor]) -> None:
     for ids in (torch.zeros(3, 1, dtype=torch.long), torch.zeros(3, 2), -torch.ones(3, 2, dtype=torch.long)):
         with pytest.raises(DataError, match="ids"):
             Refiner(iterations=1).protect(task, *batch, ids=ids)
@@ -238,3 +246,38 @@ def test_bad_ids_and_seeds_are_refused(task: Task, batch: tuple[Tensor, Tensor])
         NoDefense().protect(LeNet(), *batch)  # type: ignore[arg-type]
     with pytest.raises(RefinerError, match="seed = -1"):
         NoDefense().protect(task, *batch, seed=-1)
+
+
+def test_an_error_about_an_argument_names_it(task: Task, batch: tuple[Tensor, Tensor]) -> None:
+    x, y = batch
+    for data, field in (((x * torch.nan, y), "x"), ((x, y + 10), "y"), ((x[..., :31], y), "x")):
+        with pytest.raises(DataError) as raised:
+            NoDefense().protect(task, *data)
+        assert raised.value.field == field
+
+
+def test_a_gradient_transform_of_a_third_party_needs_only_public_names(
+    task: Task, batch: tuple[Tensor, Tensor]
+) -> None:
+    @dataclass(frozen=True)
+    class SignOnly(GradientTransform):
+        """Uploads the signs of the gradient, with random signs at random positions."""
+
+        flip_rate: float = 0.1
+        name: ClassVar[str] = "sign-only"
+
+        def transform(self, gradient: Gradients, noise: NoiseSource, samples: int) -> Gradients:
+            signs = {}
+            for name, value in gradient.items():
+                victims = torch.arange(noise.first_victim, noise.first_victim + len(value))
+                drawn = noise.uniform(victims, tuple(value.shape[1:]))
+                signs[name] = torch.where(drawn < self.flip_rate, -value.sign(), value.sign())
+            return signs
+
+    update = SignOnly().protect(task, *batch, seed=0)
+    assert (update.defense, update.settings) == ("sign-only", {"flip_rate": 0.1})
+    signs = NoDefense().protect(task, *batch).flat().sign()
+    flipped = (update.flat() != signs).float().mean()
+    assert 0.08 < float(flipped) < 0.12
+    assert Chain((Refiner(iterations=0), SignOnly())).protect(task, *batch).defense == "refiner+sign-only"
+    assert SignOnly().wire_bytes(task.shapes) == 4 * task.size

@@ -1,4 +1,4 @@
-"""Pruning, against a plain sort."""
+"""Pruning against a plain sort."""
 
 import math
 from fractions import Fraction
@@ -14,7 +14,7 @@ from refiner import LeNet, NoDefense, SettingError, Task
 from refiner.core.noise import NoiseSource
 from refiner.data import load_sample
 from refiner.defenses import Pruning, make_defense, pruning
-from refiner.defenses.pruning import _by_sort
+from refiner.defenses.pruning import _kth_smallest_by_sort
 
 RATES = st.one_of(st.sampled_from([0, 0.1, 0.29, 0.5, 0.7, 0.9, 0.999]), st.floats(0, 1, exclude_max=True))
 
@@ -25,11 +25,11 @@ def _pruned(gradient: dict[str, Tensor], **settings: object) -> dict[str, Tensor
 
 def _reference(values: list[float], rate: float) -> list[float]:
     order = sorted(range(len(values)), key=lambda i: (abs(values[i]), i))
-    gone = set(order[: math.floor(Fraction(repr(rate)) * len(values))])
-    return [0.0 if i in gone else value for i, value in enumerate(values)]
+    pruned = set(order[: math.floor(Fraction(repr(rate)) * len(values))])
+    return [0.0 if i in pruned else value for i, value in enumerate(values)]
 
 
-# Few values, so that many are equal.
+# Few distinct values, so that many entries are equal.
 @given(
     rows=st.integers(1, 40).flatmap(
         lambda n: st.lists(
@@ -41,7 +41,9 @@ def _reference(values: list[float], rate: float) -> list[float]:
     rate=RATES,
     cut=st.integers(0, 40),
 )
-def test_as_a_sort_prunes(rows: list[list[float]], rate: float, cut: int) -> None:
+def test_pruning_zeroes_the_entries_that_a_sort_finds_smallest(
+    rows: list[list[float]], rate: float, cut: int
+) -> None:
     whole = torch.tensor(rows)
     parts = {"a": whole[:, :cut], "b": whole[:, cut:]}
     wide = _pruned(parts, rate=rate, scope="global")
@@ -51,7 +53,7 @@ def test_as_a_sort_prunes(rows: list[list[float]], rate: float, cut: int) -> Non
         assert narrow[name].tolist() == [_reference(row, rate) for row in part.tolist()]
 
 
-# Also what is not finite: of all magnitudes NaN comes last.
+# Values that are not finite are included: NaN counts as the largest magnitude.
 @given(
     rows=st.integers(1, 30).flatmap(
         lambda n: st.lists(
@@ -67,36 +69,38 @@ def test_as_a_sort_prunes(rows: list[list[float]], rate: float, cut: int) -> Non
     data=st.data(),
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_a_sort_finds_the_same_limit(
+def test_sorting_finds_the_same_threshold(
     dtype: torch.dtype, rows: list[list[float]], data: st.DataObject
 ) -> None:
-    """The way of the GPU, on the CPU."""
+    """The method used on a GPU, run on the CPU."""
     magnitude = torch.tensor(rows).to(dtype)
     count = data.draw(st.integers(1, magnitude.shape[1]))
-    wanted = magnitude.kthvalue(count, dim=1, keepdim=True).values
-    torch.testing.assert_close(_by_sort(magnitude, count), wanted, rtol=0, atol=0, equal_nan=True)
+    expected = magnitude.kthvalue(count, dim=1, keepdim=True).values
+    torch.testing.assert_close(
+        _kth_smallest_by_sort(magnitude, count), expected, rtol=0, atol=0, equal_nan=True
+    )
 
 
-def test_a_sort_prunes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gpu_method_prunes_the_same_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    # Rounded, so that many are equal.
+    # Rounded, so that many entries are equal.
     gradient = {"a": (torch.randn(3, 40, 50) * 20).round(), "b": torch.randn(3, 700)}
-    wanted = [_pruned(gradient, rate=0.8, scope=scope) for scope in ("layer", "global")]
-    monkeypatch.setattr(pruning, "_limit", _by_sort)
+    expected = [_pruned(gradient, rate=0.8, scope=scope) for scope in ("layer", "global")]
+    monkeypatch.setattr(pruning, "_kth_smallest", _kth_smallest_by_sort)
     found = [_pruned(gradient, rate=0.8, scope=scope) for scope in ("layer", "global")]
-    assert all(torch.equal(a[n], b[n]) for a, b in zip(found, wanted, strict=True) for n in gradient)
+    assert all(torch.equal(a[n], b[n]) for a, b in zip(found, expected, strict=True) for n in gradient)
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.29, 0.57, 0.7, 0.9])
 @pytest.mark.parametrize("scope", ["layer", "global"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_exactly_so_many_as_the_rate_is_written_and_the_smallest(
+def test_exactly_the_rate_is_pruned_and_the_smallest_entries_first(
     rate: float, scope: str, dtype: torch.dtype
 ) -> None:
-    given = (torch.rand(3, 10, 10) + 0.01).to(dtype)
-    (found,) = _pruned({"a": given}, rate=rate, scope=scope).values()
-    assert (found.dtype, found.shape) == (given.dtype, given.shape)
-    flat, kept = given.flatten(1), found.flatten(1) != 0
+    gradient = (torch.rand(3, 10, 10) + 0.01).to(dtype)
+    (found,) = _pruned({"a": gradient}, rate=rate, scope=scope).values()
+    assert (found.dtype, found.shape) == (gradient.dtype, gradient.shape)
+    flat, kept = gradient.flatten(1), found.flatten(1) != 0
     assert (~kept).sum(1).tolist() == [round(100 * rate)] * 3
     for row, mask in zip(flat, kept, strict=True):
         assert row[~mask].max() <= row[mask].min()
@@ -104,7 +108,7 @@ def test_exactly_so_many_as_the_rate_is_written_and_the_smallest(
 
 
 @pytest.mark.parametrize("scope", ["layer", "global"])
-def test_limits_on_a_model(scope: str) -> None:
+def test_lowest_and_highest_rate_on_a_model(scope: str) -> None:
     torch.manual_seed(0)
     sample = load_sample()
     x, y = sample.images[:4].view(2, 2, 3, 32, 32), sample.labels[:4].view(2, 2)
@@ -125,7 +129,7 @@ def test_limits_on_a_model(scope: str) -> None:
     assert all(torch.equal(alone[name], together[name][1:]) for name in alone)
 
 
-def test_scalars_empties_and_mixed_types() -> None:
+def test_scalars_empty_tensors_and_mixed_dtypes() -> None:
     gradient = {"a": torch.tensor([1.0, -2.0]), "b": torch.zeros(2, 0), "c": torch.rand(2, 3).double()}
     for scope in ("layer", "global"):
         found = _pruned(gradient, rate=0.9, scope=scope)
@@ -136,24 +140,24 @@ def test_scalars_empties_and_mixed_types() -> None:
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 @pytest.mark.parametrize("scope", ["layer", "global"])
-def test_what_is_not_finite_stays(rate: float, scope: str) -> None:
+def test_values_that_are_not_finite_are_kept(rate: float, scope: str) -> None:
     for values in ([math.nan, 1, 2, 3, 4, 5, 6, 7, 8, 9], [math.inf, 1, 2, 3] * 3, [math.nan] * 10):
         (found,) = _pruned({"a": torch.tensor([values])}, rate=rate, scope=scope).values()
         assert not bool(found.isfinite().all())
 
 
 @pytest.mark.parametrize("rate", [1, 1.0, -0.1, math.nan, "0.5", True, None, math.inf])
-def test_bad_rates(rate: object) -> None:
+def test_rates_out_of_range_raise(rate: object) -> None:
     with pytest.raises(SettingError, match=r"^rate = .*: expected a number in \[0, 1\)$"):
         Pruning(rate=rate)  # type: ignore[arg-type]
 
 
-def test_the_rest() -> None:
+def test_scope_size_and_guarantee() -> None:
     with pytest.raises(SettingError, match=r"^scope = 'all': expected one of 'layer', 'global'$"):
         Pruning(scope="all")
     assert int((_pruned({"a": torch.rand(1, 10) + 1}, rate=np.float64(0.3))["a"] == 0).sum()) == 3
     assert make_defense("pruning:rate=0.2,scope=global") == Pruning(0.2, "global")
-    # 300 + 100 entries, 30 + 10 of them kept: two bytes an index, one for the smaller tensor alone.
+    # 300 + 100 entries, 30 + 10 of them kept: two bytes per index, one for the smaller tensor.
     shapes = {"a": torch.Size([30, 10]), "b": torch.Size([100])}
     assert Pruning(0.9, "global").wire_bytes(shapes) == 40 * 6
     assert Pruning(0.9, "layer").wire_bytes(shapes) == 30 * 6 + 10 * 5

@@ -1,4 +1,4 @@
-"""Quantisation, against a plain loop over entries."""
+"""Quantisation against a plain loop over entries."""
 
 import math
 
@@ -25,7 +25,7 @@ def _quantised(gradient: dict[str, Tensor], noise: NoiseSource | None = None, **
 
 
 def _reference(values: list[float], bits: int) -> list[float]:
-    """Each entry's nearest level, by trying those around it; of two as near, the even one."""
+    """The nearest level of each entry; of two equally near ones the even one."""
     if bits == 1:
         scale = sum(map(abs, values)) / len(values)
         return [scale if value >= 0 else -scale for value in values]
@@ -42,44 +42,46 @@ def _reference(values: list[float], bits: int) -> list[float]:
 
 
 @given(values=VALUES, bits=st.sampled_from([*PAPER, 3, 32]))
-def test_the_nearest_level(values: list[float], bits: int) -> None:
+def test_entries_are_rounded_to_the_nearest_level(values: list[float], bits: int) -> None:
     found = _quantised({"a": torch.tensor([values], dtype=torch.float64)}, bits=bits)
     assert np.allclose(found[0].numpy(), _reference(values, bits), rtol=1e-12, atol=0)
 
 
 @given(values=VALUES, bits=st.integers(1, 32), stochastic=st.booleans(), seed=st.integers(0, 99))
-def test_levels_error_and_sign(values: list[float], bits: int, stochastic: bool, seed: int) -> None:
-    given = torch.tensor([values])
-    found = _quantised({"a": given}, NoiseSource(seed=seed), bits=bits, stochastic=stochastic)
-    most = float(given.abs().max())
+def test_number_of_levels_rounding_error_and_sign(
+    values: list[float], bits: int, stochastic: bool, seed: int
+) -> None:
+    gradient = torch.tensor([values])
+    found = _quantised({"a": gradient}, NoiseSource(seed=seed), bits=bits, stochastic=stochastic)
+    most = float(gradient.abs().max())
     assert float(found.abs().max()) <= most * (1 + 1e-6)
-    # A zero that keeps a sign would tell more than its level.
+    # A negative zero would reveal the sign of a rounded entry.
     assert not bool((found.signbit() & (found == 0)).any())
     if bits == 1:
         assert found.abs().unique().numel() == 1
         return
     step = most / (2 ** (bits - 1) - 1)
     assert (
-        float((found.double() - given.double()).abs().max())
+        float((found.double() - gradient.double()).abs().max())
         <= step * (1 if stochastic else 0.5) + 1e-7 * most
     )
-    assert bool((found * given >= 0).all())
+    assert bool((found * gradient >= 0).all())
     assert found.unique().numel() <= 2**bits - 1
-    assert bool((found[given == 0] == 0).all())
+    assert bool((found[gradient == 0] == 0).all())
     assert float(found.abs().max()) == most
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 28])
-def test_stochastic_rounding_keeps_the_mean(bits: int) -> None:
-    given = torch.linspace(-1, 1, 41, dtype=torch.float64) ** 3
+def test_stochastic_rounding_preserves_the_mean(bits: int) -> None:
+    gradient = torch.linspace(-1, 1, 41, dtype=torch.float64) ** 3
     draws = 20_000
-    found = _quantised({"a": given.expand(draws, -1)}, NoiseSource(seed=0), bits=bits, stochastic=True)
+    found = _quantised({"a": gradient.expand(draws, -1)}, NoiseSource(seed=0), bits=bits, stochastic=True)
     step = 2.0 if bits == 1 else 1 / (2 ** (bits - 1) - 1)
-    assert float((found.mean(0) - given).abs().max()) < 5 * step / 2 / math.sqrt(draws)
-    assert torch.equal(found[:, [0, -1]], given[[0, -1]].expand(draws, -1))
+    assert float((found.mean(0) - gradient).abs().max()) < 5 * step / 2 / math.sqrt(draws)
+    assert torch.equal(found[:, [0, -1]], gradient[[0, -1]].expand(draws, -1))
 
 
-def test_seeds_victims_and_tensors() -> None:
+def test_random_draws_differ_between_seeds_victims_and_tensors() -> None:
     row = torch.rand(1, 200) - 0.5
     gradient = {"a": row.expand(2, -1), "b": row.expand(2, -1)}
     defense = Quantisation(bits=2, stochastic=True)
@@ -104,7 +106,7 @@ def test_each_tensor_of_each_victim_has_its_own_scale() -> None:
 @pytest.mark.parametrize("bits", PAPER)
 @pytest.mark.parametrize("stochastic", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_zeros_stay_zero(bits: int, stochastic: bool, dtype: torch.dtype) -> None:
+def test_a_zero_gradient_stays_zero(bits: int, stochastic: bool, dtype: torch.dtype) -> None:
     found = _quantised({"a": torch.zeros(2, 3, 4, dtype=dtype)}, bits=bits, stochastic=stochastic)
     assert (found.dtype, found.shape) == (dtype, (2, 3, 4))
     assert bool((found == 0).all())
@@ -113,18 +115,18 @@ def test_zeros_stay_zero(bits: int, stochastic: bool, dtype: torch.dtype) -> Non
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("bits", [1, 2, 28])
 @pytest.mark.parametrize("stochastic", [False, True])
-def test_what_is_not_finite_does_not_become_so(value: float, bits: int, stochastic: bool) -> None:
+def test_values_that_are_not_finite_stay_so(value: float, bits: int, stochastic: bool) -> None:
     found = _quantised({"a": torch.tensor([[1.0, value, -2.0]])}, bits=bits, stochastic=stochastic)
     assert not bool(found.isfinite().all())
 
 
-def test_the_tiniest_and_empty() -> None:
+def test_subnormal_numbers_and_empty_tensors() -> None:
     tiny = torch.tensor([[1e-45, -3e-45, 0.0]])
     assert torch.equal(_quantised({"a": tiny}, bits=28), tiny)
     assert _quantised({"a": torch.zeros(2, 0)}, bits=4).shape == (2, 0)
 
 
-def test_on_a_model_more_bits_are_nearer_and_28_all_but_equal() -> None:
+def test_more_bits_are_closer_and_28_bits_almost_equal() -> None:
     torch.manual_seed(0)
     sample = load_sample()
     x, y = sample.images[:4].view(2, 2, 3, 32, 32), sample.labels[:4].view(2, 2)
@@ -141,19 +143,19 @@ def test_on_a_model_more_bits_are_nearer_and_28_all_but_equal() -> None:
 
 
 def test_one_bit_is_the_nearest_multiple_of_the_signs() -> None:
-    given = torch.randn(1, 500, dtype=torch.float64)
-    found = _quantised({"a": given}, bits=1)
-    best = (found - given).norm()
-    assert all(bool((found * factor - given).norm() > best) for factor in (0.9, 0.99, 1.01, 1.1))
+    gradient = torch.randn(1, 500, dtype=torch.float64)
+    found = _quantised({"a": gradient}, bits=1)
+    best = (found - gradient).norm()
+    assert all(bool((found * factor - gradient).norm() > best) for factor in (0.9, 0.99, 1.01, 1.1))
 
 
 @pytest.mark.parametrize("bits", [0, 33, -1, 8.0, True, "8", None])
-def test_bad_bits(bits: object) -> None:
+def test_bits_out_of_range_raise(bits: object) -> None:
     with pytest.raises(SettingError, match=r"^bits = .*: expected an integer in \[1, 32\]$"):
         Quantisation(bits=bits)  # type: ignore[arg-type]
 
 
-def test_the_rest() -> None:
+def test_name_size_and_guarantee() -> None:
     with pytest.raises(SettingError, match=r"^stochastic = 1: expected True or False$"):
         Quantisation(stochastic=1)  # type: ignore[arg-type]
     assert make_defense("gq:bits=4,stochastic=true") == Quantisation(4, True)

@@ -1,7 +1,8 @@
-"""Defences: each turns a client's batch into an `Update` that may leave the machine."""
+"""Defences: each turns a client's batch into an `Update` that the client can upload."""
 
 from refiner.defenses.accounting import dp_epsilon
-from refiner.defenses.base import Defense
+from refiner.defenses.base import Defense, GradientTransform, Protection, Upload
+from refiner.defenses.batch import Batch
 from refiner.defenses.chain import Chain
 from refiner.defenses.dp import DPGaussian, DPLaplace
 from refiner.defenses.none import NoDefense
@@ -9,6 +10,8 @@ from refiner.defenses.pruning import Pruning
 from refiner.defenses.quantisation import Quantisation
 from refiner.defenses.refiner import Refiner
 from refiner.defenses.soteria import Soteria
+from refiner.defenses.state import DefenseState
+from refiner.defenses.wire_format import WireFormat
 from refiner.errors import DataError
 from refiner.registry import Registry, check_settings_class, make_by_name, split_chain
 
@@ -30,25 +33,41 @@ DEFENSES: Registry[Defense] = Registry(
 
 __all__ = [
     "DEFENSES",
+    "Batch",
     "Chain",
     "DPGaussian",
     "DPLaplace",
     "Defense",
+    "DefenseState",
+    "GradientTransform",
     "NoDefense",
+    "Protection",
     "Pruning",
     "Quantisation",
     "Refiner",
     "Soteria",
+    "Upload",
+    "WireFormat",
     "dp_epsilon",
-    "label",
     "make_defense",
+    "short_name",
 ]
 
 
 def make_defense(text: str, **settings: object) -> Defense:
-    """A defence by its name, one of `DEFENSES`, with settings: `NAME` or `NAME:setting=value,…`.
+    """Return a defence by its name, with settings: `NAME` or `NAME:setting=value,…`.
 
-    Several are joined by a plus, each on what the one before it made: `refiner:iterations=5+none`.
+    Args:
+        text: A name in `DEFENSES`, optionally with settings. A plus chains several, each applied to the
+            result of the one before: `refiner:iterations=5+gq`.
+        settings: Further settings of a single defence; those in `text` take precedence.
+
+    Returns:
+        The defence, a `Chain` for several.
+
+    Raises:
+        DataError: If a name or setting is unknown.
+        SettingError: If a value is out of range or the chain is invalid.
 
     >>> make_defense("refiner-paper:iterations=5,epsilon=none").settings()["alpha"]
     0.5
@@ -60,14 +79,18 @@ def make_defense(text: str, **settings: object) -> Defense:
     if len(links) == 1:
         return make_by_name(DEFENSES, "defense", text, **settings)
     if settings:
-        raise DataError(f"defense = {text!r}: a chain has its settings in its text, NAME:setting=value+NAME")
+        raise DataError(
+            f"defense = {text!r}: the settings of a chain belong in its text, NAME:setting=value+NAME",
+            field="defense",
+            value=text,
+        )
     return Chain([make_by_name(DEFENSES, "defense", link) for link in links])
 
 
-def label(text: str) -> str:
-    """The names in `text` without their settings.
+def short_name(text: str) -> str:
+    """The names in the text of a defence, without settings.
 
-    >>> label("refiner-paper:iterations=5+none")
+    >>> short_name("refiner-paper:iterations=5+none")
     'refiner-paper+none'
     """
     return "+".join(link.partition(":")[0] for link in split_chain(DEFENSES, text))

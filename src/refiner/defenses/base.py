@@ -1,44 +1,77 @@
-"""What every defence is: settings, and one way in that lets nothing out unless it is protected."""
+"""`Defense`: settings and one entry point that returns a protected `Update` or raises."""
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal, Self, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from refiner import checks
-from refiner.core.gradients import Gradients, replayed
-from refiner.core.input_checks import check_recording, dense, kind
+from refiner.core.gradients import Gradients, graphed_gradients
+from refiner.core.input_checks import check_recording
 from refiner.core.noise import NoiseSource
 from refiner.core.precision import tensor_float32
 from refiner.core.task import Task
-from refiner.core.update import Update, seal
-from refiner.errors import DataError, ProtectionError, RefinerError
+from refiner.core.update import Update, make_update
+from refiner.defenses.batch import Batch, validated_batch
+from refiner.defenses.state import DefenseState
+from refiner.defenses.wire_format import WireFormat
+from refiner.errors import DataError, ProtectionError, RefinerError, SettingError
 
 
 @dataclass(frozen=True)
-class Batch:
-    """What a defence protects: `x [V, B, *input]`, `y [V, B]`, ids if they were given; and its noise."""
+class Upload:
+    """What `Defense.compute_upload` returns: protected gradients, and the robust data they belong to."""
 
-    x: Tensor
-    y: Tensor
-    ids: Tensor | None
-    noise: NoiseSource
-    spread: tuple[float, float]
-    """The least and the greatest value of x."""
+    gradients: Gradients
+    """Name → `[V, *shape]`."""
+    robust: Tensor | None = None
+    """`[V, B, *input]` for a defence that crafts robust data, else None."""
+
+
+@dataclass(frozen=True)
+class Protection:
+    """The result of `Defense.protection`."""
+
+    update: Update
+    """What the client uploads."""
+    robust: Tensor | None
+    """Robust data `[V, B, *input]`, None if the defence crafts none. It must not leave the client."""
 
 
 class Defense(ABC):
-    """Turns clients' batches into an `Update`; subclasses are frozen dataclasses of their settings."""
+    """Turns clients' batches into an `Update`; subclasses are frozen dataclasses of their settings.
+
+    A new defence that changes a gradient derives from `GradientTransform` and implements `transform`. One
+    that needs the data derives from `Defense` and implements `compute_upload`. Both set `name`; everything
+    else has a default. Validation, seeds, error handling and the `Update` come from `protect`:
+
+    >>> from dataclasses import dataclass
+    >>> from refiner.defenses import GradientTransform
+    >>> @dataclass(frozen=True)
+    ... class Scaling(GradientTransform):
+    ...     '''Multiplies every gradient by a constant.'''
+    ...     factor: float = 0.5
+    ...     name: ClassVar[str] = "scaling"
+    ...
+    ...     def transform(self, gradient, noise, samples):
+    ...         return {name: self.factor * value for name, value in gradient.items()}
+    >>> x, y = torch.rand(3, 4), torch.tensor([0, 1, 1])
+    >>> Scaling().protect(Task(torch.nn.Linear(4, 2), example=x), x, y)
+    Update(scaling, victims=1, samples=3, parameters=2)
+    """
 
     name: ClassVar[str]
+    reference: ClassVar[str] = ""
+    """The paper that proposed the defence: authors, title, venue, year."""
     needs: ClassVar[Literal["data", "gradient"]] = "data"
-    """Whether it must see the data, or can be given a gradient (see `GradientTransform`)."""
+    """Whether it must see the data, or only a gradient (see `GradientTransform`)."""
     cost: ClassVar[str] = ""
-    """What it takes beside the plain gradient, in a few words."""
+    """What it costs beyond the plain gradient, in a few words."""
+    uses_secret_key: ClassVar[bool] = False
+    """Whether its noise comes from a key that is kept for a whole training, not from fresh draws."""
 
     @final
     def protect(
@@ -49,17 +82,63 @@ class Defense(ABC):
         *,
         ids: Tensor | None = None,
         seed: int | None = None,
-        first: int = 0,
+        first_victim: int = 0,
+        state: DefenseState | None = None,
     ) -> Update:
-        """The update of one client's batch `[B, *input]`, or of `V` clients' `[V, B, *input]`.
+        """Return the update of one client's batch, or of the batches of `V` clients.
 
-        `ids` name the samples (integers ≥ 0, different for different samples of all clients) for a defence
-        that remembers them. Protecting draws come from the operating system; `seed` is for tests and studies,
-        and `first` for those that protect their victims in parts: the place of the first one of this part.
-        If anything is wrong, or goes wrong, this raises and nothing is made.
+        Args:
+            task: The model and its loss.
+            x: Inputs `[B, *input]` of one client or `[V, B, *input]` of `V` clients.
+            y: Class labels `[B]` or `[V, B]`.
+            ids: One integer ≥ 0 per sample, unique over all clients, for a defence with a state. Without ids
+                samples are recognised by their content.
+            seed: For tests and studies only: makes the noise reproducible, and so public. By default noise
+                comes from the operating system or from the client's secret.
+            first_victim: The index of the first victim in `x`, for a study that protects victims in chunks.
+            state: What the defence remembers between calls, from `init_state`; required by defences that
+                remember something, and updated in place.
+
+        Returns:
+            The protected gradients.
+
+        Raises:
+            DataError: If the data does not fit the task.
+            SettingError: If a setting or the state is wrong.
+            ProtectionError: If the defence fails or its result is not finite. No update is made.
         """
-        batch = self._prepare(task, x, y, ids, seed, first)
-        return self._guarded(task, batch, lambda: self._upload(task, batch))
+        return self.protection(task, x, y, ids=ids, seed=seed, first_victim=first_victim, state=state).update
+
+    @final
+    def protection(
+        self,
+        task: Task,
+        x: Tensor,
+        y: Tensor,
+        *,
+        ids: Tensor | None = None,
+        seed: int | None = None,
+        first_victim: int = 0,
+        state: DefenseState | None = None,
+    ) -> Protection:
+        """Return the update together with the robust data it was computed from, if the defence crafts any.
+
+        Args, errors: as `protect`.
+
+        Returns:
+            The update and, for inspection on the client, the robust data or None.
+
+        >>> from refiner.defenses import Refiner
+        >>> from refiner.models import LeNet
+        >>> x, y = torch.rand(1, 2, 3, 32, 32), torch.tensor([[3, 5]])
+        >>> Refiner(iterations=1).protection(Task(LeNet(), example=x[0]), x, y).robust.shape
+        torch.Size([1, 2, 3, 32, 32])
+        """
+        if seed is not None:
+            checks.integer("seed", seed, 0)
+        noise = self.noise_source() if seed is None else NoiseSource(seed=seed, first_victim=first_victim)
+        batch = validated_batch(task, x, y, ids, noise, state)
+        return self._protected(task, batch, lambda: self.compute_upload(task, batch))
 
     @final
     def protect_checked(
@@ -70,174 +149,177 @@ class Defense(ABC):
         *,
         ids: Tensor,
         seed: int | None = None,
+        state: DefenseState | None = None,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> Update:
-        """`protect` for an engine that has checked its data once: each time it takes as long as a step.
+        """`protect` without its data checks, for a training loop that has checked its dataset once.
 
-        `x [V, B, *input]` in 0..1, `y` in the task's classes and `ids` ≥ 0 are on the model's device.
-        `meanwhile` is called before the last look at what was made, for which a GPU must be waited for.
+        Whether and when a client answers must not depend on its data: with checks per batch it would.
+
+        Args:
+            task: The model and its loss.
+            x: Inputs `[V, B, *input]` with values in 0..1, on the model's device.
+            y: Labels `[V, B]`, all valid classes of the task.
+            ids: Integers ≥ 0 `[V, B]`, unique over all clients.
+            seed: As in `protect`.
+            state: As in `protect`.
+            meanwhile: Called while a GPU still computes, just before the first wait for it.
+
+        Returns:
+            The protected gradients.
         """
-        noise = self._noise() if seed is None else NoiseSource(seed=seed)
-        batch = Batch(x.contiguous(), y.contiguous(), ids, noise, (0.0, 1.0))
+        noise = self.noise_source() if seed is None else NoiseSource(seed=seed)
+        batch = Batch(x.contiguous(), y.contiguous(), ids, noise, (0.0, 1.0), state)
 
-        def make() -> Gradients:
-            tensors = self._upload(task, batch)
+        def compute() -> Upload:
+            upload = self.compute_upload(task, batch)
             meanwhile()
-            return tensors
+            return upload
 
-        return self._guarded(task, batch, make)
+        return self._protected(task, batch, compute).update
 
-    def _guarded(self, task: Task, batch: Batch, make: Callable[[], Gradients]) -> Update:
-        """The update that `make` gives, or an error and nothing."""
-        if task.models is not None and not self.takes_models:
-            raise DataError(f"task with {len(task.models)} models: {self.name} takes one for all victims")
+    def _protected(self, task: Task, batch: Batch, compute: Callable[[], Upload]) -> Protection:
+        """The upload that `compute` returns as a `Protection`; any failure becomes an error without data."""
+        if task.models is not None and not self.supports_models_per_victim:
+            raise DataError(
+                f"task with {len(task.models)} models: {self.name} takes one for all victims", field="task"
+            )
+        if batch.state is not None and not isinstance(batch.state, DefenseState):
+            raise SettingError(
+                field="state", value=batch.state, expected="the result of init_state() or None"
+            )
         check_recording(batch.x)
         try:
             with tensor_float32(False):
-                tensors = make()
-            return seal(tensors, samples=batch.x.shape[1], defense=self.name, settings=self.settings())
+                upload = compute()
+            update = make_update(
+                upload.gradients, samples=batch.x.shape[1], defense=self.name, settings=self.settings()
+            )
+            return Protection(update, upload.robust)
         except RefinerError:
             raise
         except torch.OutOfMemoryError:
-            failure = "ran out of memory; nothing leaves; use fewer victims a call"
-        except Exception as error:  # whatever it is: it becomes an error, and nothing leaves
-            failure = f"failed ({type(error).__name__}); nothing leaves"
-        # Raised out here, so that no message or frame of what went wrong goes with it: they may hold data.
+            failure = "ran out of memory; no update was made; use fewer victims per call"
+        except Exception as error:  # any other failure becomes an error too, so that nothing is uploaded
+            failure = f"failed ({type(error).__name__}); no update was made"
+        # Raised outside the handler: the message and frames of the original error may contain data.
         raise ProtectionError(f"{self.name} {failure}")
 
-    @property
-    def takes_models(self) -> bool:
-        """Whether it protects victims who each have a model of their own (`Task.each`)."""
-        return self.needs == "gradient"
+    @abstractmethod
+    def compute_upload(self, task: Task, batch: Batch) -> Upload:
+        """Compute the protected gradient of every victim: the method that a subclass implements.
 
-    keyed: ClassVar[bool] = False
-    """Whether its noise depends on a key that it keeps for a whole training, not on fresh draws."""
+        Args:
+            task: The model and its loss.
+            batch: The validated data, the noise source and the state, if one was passed.
 
-    def for_training(self, samples: int, seed: int | None) -> Self:
-        """The same defence for a training of so many samples; a study's `seed` makes its key, if it has one.
+        Returns:
+            Gradients, name → `[V, *shape]`, and robust data if the defence crafts any. Victims are
+            independent: the upload of one depends on its own data and index only.
+        """
 
-        A client on its own has no such seed: its key comes from the operating system.
+    def noise_source(self) -> NoiseSource:
+        """The source of noise for a call without a seed: fresh draws, unless a defence keeps a key."""
+        return NoiseSource()
+
+    def init_state(self, samples: int = 0) -> DefenseState:
+        """Return an empty state: what the defence will remember between calls of one training.
+
+        Pass it to every `protect` of the training; save its `state_dict()` in the client's own checkpoints.
+
+        Args:
+            samples: The number of training samples, so that all of them can be remembered.
+
+        Returns:
+            A state that stays empty for a defence that remembers nothing.
+        """
+        return DefenseState()
+
+    def with_seeded_key(self, seed: int) -> Self:
+        """Return the same defence with its secret key derived from `seed`; itself if it has no key.
+
+        Args:
+            seed: A number. The key is no better a secret than this number is.
         """
         return self
 
-    def state(self) -> dict[str, Tensor]:
-        """What it remembers between rounds, for a checkpoint on the client's own machine; it never leaves."""
+    def networks(self, task: Task) -> Mapping[str, nn.Module]:
+        """The networks whose weights an upload depends on beside the model, by name."""
         return {}
 
-    def restore(self, state: Mapping[str, Tensor]) -> None:  # noqa: B027 (most remember nothing)
-        """Remember what `state` held."""
+    @property
+    def supports_models_per_victim(self) -> bool:
+        """Whether it can protect victims that each have their own model (`Task.with_models`)."""
+        return self.needs == "gradient"
 
     @property
-    def proves(self) -> bool:
-        """Whether something is proven about an upload, as `guarantee` tells."""
+    def gradient_transforms(self) -> "tuple[GradientTransform, ...]":
+        """The transforms that this defence applies to a gradient, in order; empty if it needs the data."""
+        return ()
+
+    @property
+    def has_guarantee(self) -> bool:
+        """Whether anything is proven about an upload; `guarantee` says what."""
         return False
 
     def guarantee(self) -> str:
-        """What is proven about an upload; of most defences nothing is."""
-        return "none: what it hides is measured, not proven"
+        """What is proven about an upload, as one sentence; for most defences nothing is."""
+        return "none: the protection is measured, not proven"
 
+    def wire_format(self, incoming: WireFormat) -> WireFormat:
+        """The format of this defence's upload, given that of the gradient it receives.
+
+        Args:
+            incoming: The format of the gradient; `WireFormat()` for a plain one.
+
+        Returns:
+            By default floats without known zeros.
+        """
+        return WireFormat()
+
+    @final
     def wire_bytes(self, shapes: Mapping[str, torch.Size]) -> int:
-        """How many bytes one client's upload of parameters of these shapes takes, packed.
+        """The number of bytes that one client's upload takes in a lossless compact encoding.
 
-        An entry that is not packed counts as 4, whatever the type of the model's numbers.
+        Args:
+            shapes: The shape of every parameter, by name: `task.shapes`.
 
         >>> from refiner.defenses import NoDefense
         >>> NoDefense().wire_bytes({"weight": torch.Size([10, 3])})
         120
         """
-        return 4 * sum(shape.numel() for shape in shapes.values())
+        return self.wire_format(WireFormat()).size(shapes)
 
     def settings(self) -> dict[str, object]:
-        """The settings by name, less what is private to the client."""
-        chosen = (f.name for f in fields(self) if f.init and not f.metadata.get("private"))  # type: ignore[arg-type]
-        return {name: getattr(self, name) for name in chosen}
-
-    def _prepare(
-        self, task: Task, x: Tensor, y: Tensor, ids: Tensor | None, seed: int | None, first: int = 0
-    ) -> Batch:
-        if seed is not None:
-            checks.integer("seed", seed, 0)
-        noise = self._noise() if seed is None else NoiseSource(seed=seed, first=first)
-        return _batch(task, x, y, ids, noise)
-
-    def _noise(self) -> NoiseSource:
-        return NoiseSource()
-
-    @abstractmethod
-    def _upload(self, task: Task, batch: Batch) -> Gradients:
-        """The protected gradient of every victim."""
+        """The settings by name, without those that are private to the client."""
+        public = (f.name for f in fields(self) if f.init and not f.metadata.get("private"))  # type: ignore[arg-type]
+        return {name: getattr(self, name) for name in public}
 
 
 class GradientTransform(Defense):
-    """A defence that needs no more than a gradient, so that it can also follow another one in a chain."""
+    """A defence that changes a gradient without seeing the data; it can follow another in a `Chain`."""
 
     needs = "gradient"
 
     @abstractmethod
     def transform(self, gradient: Gradients, noise: NoiseSource, samples: int) -> Gradients:
-        """What leaves instead of `gradient`, name → `[V, *shape]`; each is the mean over `samples` samples.
+        """Return the protected gradient: the method that a subclass implements.
 
-        Victims are independent: what one uploads depends on its own gradient and its place among them alone.
+        Args:
+            gradient: Name → `[V, *shape]`, each the mean over a victim's samples; not to be changed in place.
+            noise: The source for all random draws; draws are numbered from `noise.first_victim` on.
+            samples: The number of samples per victim.
+
+        Returns:
+            Tensors of the same names, shapes and types. Victims are independent of each other.
         """
 
-    def _upload(self, task: Task, batch: Batch) -> Gradients:
-        return self.transform(replayed(task, batch.x, batch.y), batch.noise, batch.x.shape[1])
+    @property
+    def gradient_transforms(self) -> "tuple[GradientTransform, ...]":
+        """This defence, unless its settings make it need the data."""
+        return (self,) if self.needs == "gradient" else ()
 
-
-def _batch(task: Task, x: Tensor, y: Tensor, ids: Tensor | None, noise: NoiseSource) -> Batch:
-    if not isinstance(task, Task):
-        raise DataError(
-            f"task = {type(task).__name__}: expected a Task; make one with Task(model, example=x)"
-        )
-    if not dense(x) or not x.is_floating_point():
-        raise DataError(f"x = {kind(x)}: expected dense floating-point inputs")
-    if not dense(y) or y.dtype != torch.long:
-        raise DataError(f"y = {kind(y)}: expected dense labels of dtype torch.int64")
-    shape = task.input_shape
-    axes = x.ndim - len(shape)
-    if axes not in (1, 2) or tuple(x.shape[axes:]) != shape or 0 in x.shape[:axes]:
-        wanted = ", ".join(map(str, shape))
-        raise DataError(
-            f"x of shape {list(x.shape)}: expected [B, {wanted}] or [V, B, {wanted}], V and B ≥ 1"
-        )
-    if y.shape != x.shape[:axes]:
-        raise DataError(
-            f"y of shape {list(y.shape)}: expected {list(x.shape[:axes])}, a label for every sample"
-        )
-    if ids is not None:
-        if not dense(ids) or ids.dtype != torch.long or ids.shape != x.shape[:axes]:
-            wanted = f"dense torch.int64 ids of shape {list(x.shape[:axes])}"
-            raise DataError(f"ids = {kind(ids)}: expected {wanted}")
-        if ids.is_meta:
-            raise DataError("ids on meta: expected a device that holds values")
-    if axes == 1:
-        x, y, ids = x[None], y[None], None if ids is None else ids[None]
-    parameter = task.model.get_parameter(task.names[0])
-    if x.device != parameter.device or y.device != x.device:
-        raise DataError(
-            f"x on {x.device}, y on {y.device}: expected both on the model's device, {parameter.device}"
-        )
-    if x.dtype == torch.float16:
-        raise DataError("x of torch.float16: gradients of gradients overflow it; use float32 or bfloat16")
-    if x.dtype != parameter.dtype:
-        raise DataError(f"x of {x.dtype}: expected the model's dtype, {parameter.dtype}")
-    known = None if ids is None else ids.to(x.device)
-    spread = _spread(x.detach(), y, known, task.classes)
-    return Batch(x.detach().contiguous(), y.contiguous(), known, noise, spread)
-
-
-def _spread(x: Tensor, y: Tensor, ids: Tensor | None, classes: int) -> tuple[float, float]:
-    """The least and the greatest value of x; refuses what is out of range."""
-    values = torch.stack(x.aminmax())
-    counts = torch.stack([*y.aminmax(), y.new_zeros(()) if ids is None else ids.min()])
-    # Looked at only now: a look waits for the GPU.
-    (low, high), (least, most, first) = values.tolist(), counts.tolist()
-    if not (math.isfinite(low) and math.isfinite(high)):
-        raise DataError("x: holds NaN or infinity; nothing leaves")
-    if least < 0 or most >= classes:
-        raise DataError(
-            f"y holds label {least if least < 0 else most}: expected labels in [0, {classes - 1}]"
-        )
-    if first < 0:
-        raise DataError(f"ids hold {first}: expected ids ≥ 0")
-    return low, high
+    def compute_upload(self, task: Task, batch: Batch) -> Upload:
+        """The transformed gradient of the raw data."""
+        gradient = graphed_gradients(task, batch.x, batch.y)
+        return Upload(self.transform(gradient, batch.noise, batch.x.shape[1]))

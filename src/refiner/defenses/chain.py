@@ -1,57 +1,84 @@
-"""Several defences as one: the first makes the upload, each next one changes it."""
+"""`Chain`: several defences as one; the first computes an upload and each next one transforms it."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, Self
 
-import torch
-from torch import Tensor
+from torch import nn
 from torch.nn.utils import get_total_norm
 
 from refiner import checks
-from refiner.core.gradients import Gradients
 from refiner.core.noise import NoiseSource
 from refiner.core.task import Task
-from refiner.defenses.base import Batch, Defense, GradientTransform
-from refiner.defenses.wire_size import packed_bytes
+from refiner.defenses.base import Defense, GradientTransform, Upload
+from refiner.defenses.batch import Batch
+from refiner.defenses.state import DefenseState
+from refiner.defenses.wire_format import WireFormat
 from refiner.errors import ProtectionError, SettingError
 
 
-@dataclass(frozen=True)
 class Chain(Defense):
-    """Defences in their order: at most one that needs the data, and that one first.
+    """Defences applied in order. One that needs the data can only be the first.
+
+    Args:
+        parts: One defence or more, as a list or tuple; the parts of a chain among them are inserted.
+
+    Raises:
+        SettingError: If `parts` is empty, contains something else than defences, or has one that needs the
+            data in second place or later.
 
     >>> from refiner.defenses import NoDefense, Refiner
     >>> Chain((Refiner(), NoDefense())).name
     'refiner+none'
     >>> Chain((NoDefense(), Refiner()))
     Traceback (most recent call last):
-    refiner.errors.SettingError: parts: refiner in place 2 needs the data, and can only stand first
+    refiner.errors.SettingError: parts: refiner in position 2 needs the data, and can only be the first
     """
 
-    parts: Sequence[Defense]
-    """Chains among them are taken apart."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.parts, list | tuple) or not self.parts:
-            raise checks.wrong("parts", self.parts, "one defence or more")
+    def __init__(self, parts: Sequence[Defense]) -> None:
+        if not isinstance(parts, list | tuple) or not parts:
+            raise checks.wrong("parts", parts, "one defence or more")
         flat: list[Defense] = []
-        for place, part in enumerate(self.parts, start=1):
+        for position, part in enumerate(parts, start=1):
             if not isinstance(part, Defense):
-                raise SettingError(f"parts: {type(part).__name__} in place {place}, expected a Defense")
+                raise SettingError(
+                    f"parts: {type(part).__name__} in position {position}, expected a Defense",
+                    field="parts",
+                    expected="defences",
+                )
             flat += part.parts if isinstance(part, Chain) else [part]
-        for place, part in enumerate(flat[1:], start=2):
+        for position, part in enumerate(flat[1:], start=2):
             if part.needs == "data" or not isinstance(part, GradientTransform):
                 raise SettingError(
-                    f"parts: {part.name} in place {place} needs the data, and can only stand first"
+                    f"parts: {part.name} in position {position} needs the data, and can only be the first",
+                    field="parts",
                 )
-        object.__setattr__(self, "parts", tuple(flat))
+        self._parts = tuple(flat)
+
+    @property
+    def parts(self) -> tuple[Defense, ...]:
+        """The defences in order, none of them a chain."""
+        return self._parts
+
+    def __eq__(self, other: object) -> bool:
+        return self.parts == other.parts if isinstance(other, Chain) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.parts)
+
+    def __repr__(self) -> str:
+        return f"Chain(parts={self.parts!r})"
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The parts' names, joined: as text that `make_defense` takes."""
+        """The parts' names joined by a plus, as `make_defense` reads them."""
         return "+".join(part.name for part in self.parts)
+
+    @property
+    def reference(self) -> str:  # type: ignore[override]
+        """The papers of the parts."""
+        return "; ".join(dict.fromkeys(part.reference for part in self.parts if part.reference))
 
     @property
     def needs(self) -> Literal["data", "gradient"]:  # type: ignore[override]
@@ -60,73 +87,89 @@ class Chain(Defense):
 
     @property
     def cost(self) -> str:  # type: ignore[override]
-        """That of each part."""
-        return "; then ".join(f"{part.name}: {part.cost or 'not told'}" for part in self.parts)
+        """The cost of each part."""
+        return "; then ".join(f"{part.name}: {part.cost or 'not stated'}" for part in self.parts)
 
     @property
-    def keyed(self) -> bool:  # type: ignore[override]
-        """Whether the first part keeps a key; later parts then draw from the operating system."""
-        return self.parts[0].keyed
+    def uses_secret_key(self) -> bool:  # type: ignore[override]
+        """Whether the first part does; the other parts then draw from the operating system."""
+        return self.parts[0].uses_secret_key
 
     @property
-    def takes_models(self) -> bool:
-        """Whether the first part does; the others see gradients alone."""
-        return self.parts[0].takes_models
-
-    def for_training(self, samples: int, seed: int | None) -> Self:
-        """Every part for that training."""
-        return replace(self, parts=tuple(part.for_training(samples, seed) for part in self.parts))
-
-    def state(self) -> dict[str, Tensor]:
-        """What the first part remembers; the others see gradients alone."""
-        return self.parts[0].state()
-
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Remember what `state` held."""
-        self.parts[0].restore(state)
+    def supports_models_per_victim(self) -> bool:
+        """Whether the first part does; the others see gradients only."""
+        return self.parts[0].supports_models_per_victim
 
     @property
-    def proves(self) -> bool:
-        """What the first part does: the others see only what it made."""
-        return self.parts[0].proves
+    def gradient_transforms(self) -> tuple[GradientTransform, ...]:
+        """The transforms of all parts; empty if the first part needs the data."""
+        if self.needs == "data":
+            return ()
+        return tuple(transform for part in self.parts for transform in part.gradient_transforms)
+
+    def with_seeded_key(self, seed: int) -> Self:
+        """The same chain with every key derived from `seed`."""
+        return type(self)([part.with_seeded_key(seed) for part in self.parts])
+
+    def init_state(self, samples: int = 0) -> DefenseState:
+        """The state of the first part; the others see gradients only."""
+        return self.parts[0].init_state(samples)
+
+    def networks(self, task: Task) -> Mapping[str, nn.Module]:
+        """The networks of all parts."""
+        networks: dict[str, nn.Module] = {}
+        for position, part in enumerate(self.parts, start=1):
+            for name, network in part.networks(task).items():
+                networks[name if name not in networks else f"{name} of part {position}"] = network
+        return networks
+
+    @property
+    def has_guarantee(self) -> bool:
+        """Whether the first part has one: the others see only its result."""
+        return self.parts[0].has_guarantee
 
     def guarantee(self) -> str:
-        """That of each part, on its own terms.
+        """The guarantee of each part.
 
-        What is proven of the first part holds for the upload: later parts see only what it made. What is
-        proven of a later part is proven for the gradient that it is given, whatever made it.
+        That of the first part holds for the upload, since later parts see only its result. That of a later
+        part holds for the gradient that it receives, whatever produced it.
         """
         first, *rest = self.parts
-        told = [f"{part.name}, for what it is given: {part.guarantee()}" for part in rest]
-        return "; then ".join([f"{first.name}: {first.guarantee()}", *told])
+        later = [f"{part.name}, for the gradient it receives: {part.guarantee()}" for part in rest]
+        return "; then ".join([f"{first.name}: {first.guarantee()}", *later])
 
     def settings(self) -> dict[str, object]:
-        """Those of every part, each as `PART.SETTING`; a name that comes again is numbered."""
-        told: dict[str, object] = {}
-        for place, part in enumerate(self.parts, start=1):
-            count = sum(other.name == part.name for other in self.parts[:place])
-            title = part.name if count == 1 else f"{part.name} {count}"
-            told |= {f"{title}.{key}": value for key, value in part.settings().items()}
-        return told
+        """The settings of every part as `PART.SETTING`; a part's name that occurs again is numbered."""
+        settings: dict[str, object] = {}
+        for position, part in enumerate(self.parts, start=1):
+            count = sum(other.name == part.name for other in self.parts[:position])
+            prefix = part.name if count == 1 else f"{part.name} {count}"
+            settings |= {f"{prefix}.{key}": value for key, value in part.settings().items()}
+        return settings
 
-    def wire_bytes(self, shapes: Mapping[str, torch.Size]) -> int:
-        """With the zeros and levels of every part that later parts leave as they are."""
-        return packed_bytes(self.parts, shapes)
+    def wire_format(self, incoming: WireFormat) -> WireFormat:
+        """The format after all parts: zeros and levels of a part that later parts preserve."""
+        for part in self.parts:
+            incoming = part.wire_format(incoming)
+        return incoming
 
-    def _noise(self) -> NoiseSource:
-        return self.parts[0]._noise()
+    def noise_source(self) -> NoiseSource:
+        """The noise source of the first part."""
+        return self.parts[0].noise_source()
 
-    def _upload(self, task: Task, batch: Batch) -> Gradients:
-        upload = self.parts[0]._upload(task, batch)
-        for place, part in enumerate(self.parts[1:], start=1):
+    def compute_upload(self, task: Task, batch: Batch) -> Upload:
+        """The upload of the first part, transformed by the others; its robust data, if it crafts any."""
+        upload = self.parts[0].compute_upload(task, batch)
+        for index, part in enumerate(self.parts[1:], start=1):
             assert isinstance(part, GradientTransform)
-            # A later part may make numbers of what are none, and so hide that something went wrong.
-            if not bool(get_total_norm(list(upload.values()), math.inf).isfinite()):
+            # A later part may turn NaN into numbers, and so hide that an earlier one failed.
+            if not bool(get_total_norm(list(upload.gradients.values()), math.inf).isfinite()):
                 raise ProtectionError(
-                    f"{self.parts[place - 1].name} made values that are not finite; nothing leaves"
+                    f"{self.parts[index - 1].name} made values that are not finite; no update was made"
                 )
-            # The first part may keep its source for a whole training, so that without a seed no other part
-            # can be given a child of it: noise that is the same in every round is found by averaging.
-            noise = batch.noise.child(place) if batch.noise.seeded else part._noise()
-            upload = part.transform(upload, noise, batch.x.shape[1])
+            # The first part may keep its source for a whole training. Without a seed a later part therefore
+            # gets no child of it: noise that is equal in every round can be averaged out.
+            noise = batch.noise.child(index) if batch.noise.seeded else part.noise_source()
+            gradients = part.transform(upload.gradients, noise, batch.x.shape[1])
+            upload = replace(upload, gradients=gradients)
         return upload

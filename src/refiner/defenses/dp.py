@@ -1,4 +1,4 @@
-"""Clipping and noise: the form that studies of gradient leakage call differential privacy, and DP-SGD."""
+"""Clipping and noise: on the whole upload, as in studies of gradient leakage, or per sample, as in DP-SGD."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -9,18 +9,19 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.core.distributions import gaussian, laplace, pieces
-from refiner.core.gradients import Gradients, flatten, gradients, unflatten
+from refiner.core.distributions import gaussian, laplace, stream_blocks
+from refiner.core.gradients import Gradients, flatten, gradients
 from refiner.core.noise import NoiseSource
 from refiner.core.task import Task
-from refiner.defenses.base import Batch, GradientTransform
+from refiner.defenses.base import GradientTransform, Upload
+from refiner.defenses.batch import Batch
 
-# Bounds on what is held of single samples' gradients at a time: entries in all, and samples.
-_ENTRIES = 1 << 26
-_SAMPLES = 128
+# Limits on the per-sample gradients that are in memory at a time: entries in total, and samples.
+_MAX_ENTRIES = 1 << 26
+_MAX_SAMPLES = 128
 
-LEAST_COUNTED = 0.01
-"""The least magnitude of which ε is counted: with less, ε is above 100 for a single upload, and nothing."""
+MIN_MAGNITUDE_FOR_EPSILON = 0.01
+"""The smallest magnitude for which ε is computed; below it ε exceeds 100 after a single upload."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,9 @@ class _ClipAndNoise(GradientTransform):
     magnitude: float = 1e-2
     """Scale of the noise in units of `clip`; the paper varies it from 1e-6 to 1e2."""
     clip: float | None = 1.0
-    """C, the greatest norm that a gradient keeps. None clips nothing, and the unit of `magnitude` is 1."""
+    """C, the largest norm of a clipped gradient. None does not clip, and the unit of `magnitude` is 1."""
     per_sample: bool = False
-    """Clip the gradient of every sample and not that of the batch. Batch norm then sees each sample alone."""
+    """Clip the gradient of every sample, not that of the batch. Batch norm then sees each sample alone."""
 
     norm: ClassVar[int]
 
@@ -42,101 +43,104 @@ class _ClipAndNoise(GradientTransform):
 
     @property
     def needs(self) -> Literal["data", "gradient"]:  # type: ignore[override]
-        """The data where every sample's gradient is clipped, else the gradient."""
+        """The data if every sample's gradient is clipped, else the gradient."""
         return "data" if self.per_sample else "gradient"
 
     @property
     def cost(self) -> str:  # type: ignore[override]
-        """A draw for every entry; where every sample is clipped, a gradient for each too."""
-        return "a gradient for every sample, a draw for every entry" if self.per_sample else "a draw an entry"
+        """A random draw per entry; a gradient per sample if every sample is clipped."""
+        return "a gradient per sample and a random draw per entry" if self.per_sample else "a draw per entry"
 
     @property
-    def proves(self) -> bool:
-        """Whether samples are clipped, and there is noise enough to count."""
-        return self.per_sample and self.clip is not None and self.magnitude >= LEAST_COUNTED
+    def has_guarantee(self) -> bool:
+        """Whether samples are clipped and the noise is large enough for an ε below 100."""
+        return self.per_sample and self.clip is not None and self.magnitude >= MIN_MAGNITUDE_FOR_EPSILON
 
     def guarantee(self) -> str:
-        """None for a clipped batch; for clipped samples what `dp_epsilon` counts."""
-        if self.proves:
+        """Nothing for a clipped batch; (ε, δ) from `dp_epsilon` for clipped samples."""
+        if self.has_guarantee:
             return (
-                "(ε, δ) for one sample, counted by dp_epsilon(defense, steps=…, sampling_rate=…, delta=…), "
-                "under the assumptions that it returns, among them Poisson-sampled batches, which no "
-                "training here draws"
+                "(ε, δ)-differential privacy for one sample; dp_epsilon(defense, steps=…, sampling_rate=…, "
+                "delta=…) computes ε and lists its assumptions, among them Poisson-sampled batches, which no "
+                "training in this package draws"
             )
         if self.clip is None:
-            return "none: nothing is clipped, so that no noise is enough for every sample"
+            return "none: without clipping no noise is large enough for every sample"
         if self.magnitude == 0:
             return "none: there is no noise"
         if self.per_sample:
-            return f"none: ε is above 100 for a single upload with a magnitude below {LEAST_COUNTED}"
+            return (
+                f"none: ε exceeds 100 after a single upload at a magnitude below {MIN_MAGNITUDE_FOR_EPSILON}"
+            )
         return (
-            "none: the clip bounds a client's whole upload and not the share that one sample has in it, "
-            "and the rounds are not accounted for; per_sample = True has one, as dp_epsilon tells"
+            "none: the clip bounds a client's whole upload, not the contribution of one sample, and rounds "
+            "are not accounted for; use per_sample = True and dp_epsilon"
         )
 
     def transform(self, gradient: Gradients, noise: NoiseSource, samples: int) -> Gradients:
-        """Every victim's gradient clipped as one vector, and noise on every entry."""
+        """Every victim's gradient clipped as one vector, with noise on every entry."""
         if self.per_sample:
             raise checks.wrong(
-                "per_sample", True, "False where only a gradient is given: it is the mean, not the samples'"
+                "per_sample", True, "False if only a gradient is available: it is a mean over samples"
             )
         flat = flatten(gradient)
-        self._add_noise(flat, self._factor(flat), self._unit(), noise)
+        self._add_noise(flat, self._clip_factor(flat), self._noise_unit(), noise)
         sizes = [value[0].numel() for value in gradient.values()]
-        parts = zip(gradient.items(), torch.split(flat, sizes, dim=1), strict=True)
-        return {name: part.view_as(value).to(value.dtype) for (name, value), part in parts}
+        columns = zip(gradient.items(), torch.split(flat, sizes, dim=1), strict=True)
+        return {name: block.view_as(value).to(value.dtype) for (name, value), block in columns}
 
-    def _upload(self, task: Task, batch: Batch) -> Gradients:
+    def compute_upload(self, task: Task, batch: Batch) -> Upload:
+        """The clipped gradient with noise, or the mean of clipped per-sample gradients with noise."""
         if not self.per_sample:
-            return super()._upload(task, batch)
+            return super().compute_upload(task, batch)
         mean = self._mean_of_clipped(task, batch.x, batch.y)
-        self._add_noise(mean, None, self._unit() / batch.x.shape[1], batch.noise)
-        return unflatten(task, mean.to(batch.x.dtype))
+        self._add_noise(mean, None, self._noise_unit() / batch.x.shape[1], batch.noise)
+        return Upload(task.unflatten(mean.to(batch.x.dtype)))
 
     def _mean_of_clipped(self, task: Task, x: Tensor, y: Tensor) -> Tensor:
-        """The mean `[V, N]` of the clipped gradients of single samples, a few of them at a time."""
+        """The mean `[V, N]` of the clipped per-sample gradients, computed in blocks of samples."""
         victims, size = y.shape
         total = torch.zeros(
             victims, task.size, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device
         )
-        for place in _groups(victims, size, max(1, min(_SAMPLES, _ENTRIES // task.size))):
-            some_x, some_y = x[place], y[place]
-            alone = gradients(task, some_x.flatten(0, 1)[:, None], some_y.flatten(0, 1)[:, None])
-            flat = flatten(alone).to(total.dtype)
-            factor = self._factor(flat)
+        for block in _blocks(victims, size, max(1, min(_MAX_SAMPLES, _MAX_ENTRIES // task.size))):
+            block_x, block_y = x[block], y[block]
+            per_sample = gradients(task, block_x.flatten(0, 1)[:, None], block_y.flatten(0, 1)[:, None])
+            flat = flatten(per_sample).to(total.dtype)
+            factor = self._clip_factor(flat)
             if factor is not None:
                 flat *= factor
-            total[place[0]] += flat.view(*some_y.shape, -1).sum(1)
+            total[block[0]] += flat.view(*block_y.shape, -1).sum(1)
         return total / size
 
-    def _factor(self, flat: Tensor) -> Tensor | None:
-        """What brings the norm of each row down to C, `[…, 1]` in float64: a square overflows in float32."""
+    def _clip_factor(self, flat: Tensor) -> Tensor | None:
+        """The factor `[V, 1]` that reduces each row's norm to C, in float64: float32 squares overflow."""
         if self.clip is None:
             return None
         norms = torch.linalg.vector_norm(flat, self.norm, dim=1, keepdim=True, dtype=torch.float64)
         factor: Tensor = (self.clip / norms).clamp(max=1)
         return factor
 
-    def _unit(self) -> float:
+    def _noise_unit(self) -> float:
         return self.magnitude * (1 if self.clip is None else self.clip)
 
     def _add_noise(self, flat: Tensor, factor: Tensor | None, scale: float, noise: NoiseSource) -> None:
-        """In place: each row times its factor, plus noise, rounded once to the gradient's type."""
-        for place, ids in pieces(flat, first=noise.first):
-            part = flat[place].double()
+        """Multiply each row by its factor and add noise, in place, with one rounding to the row's dtype."""
+        for place, ids in stream_blocks(flat, first_victim=noise.first_victim):
+            block = flat[place].double()
             if factor is not None:
-                part *= factor[place[0]]
+                block *= factor[place[0]]
             if scale:
-                part += self._draw(noise, ids, part.shape[1]).mul_(scale)
-            flat[place] = part
+                block += self._draw(noise, ids, block.shape[1]).mul_(scale)
+            flat[place] = block
 
     @abstractmethod
     def _draw(self, noise: NoiseSource, ids: Tensor, count: int) -> Tensor:
         """Noise of scale 1."""
 
 
-def _groups(victims: int, size: int, most: int) -> Iterator[tuple[slice, slice]]:
-    """Rectangles of `[V, B]` that hold at most `most` samples."""
+def _blocks(victims: int, size: int, most: int) -> Iterator[tuple[slice, slice]]:
+    """Index rectangles of `[V, B]` with at most `most` samples each."""
     rows, columns = max(1, most // size), min(size, most)
     for top in range(0, victims, rows):
         for left in range(0, size, columns):
@@ -147,7 +151,10 @@ def _groups(victims: int, size: int, most: int) -> Iterator[tuple[slice, slice]]
 class DPGaussian(_ClipAndNoise):
     """Clips to an L2 norm of C and adds Gaussian noise of standard deviation magnitude · C to every entry.
 
-    With `per_sample` (DP-SGD) each sample's gradient is clipped, and the noise on their mean is divided by B.
+    With `per_sample` it is DP-SGD: each sample's gradient is clipped, and the noise on their mean is divided
+    by B.
+
+    Paper: Abadi et al., Deep Learning with Differential Privacy, CCS 2016.
 
     >>> from refiner.models import LeNet
     >>> x, y = torch.rand(2, 3, 32, 32), torch.tensor([3, 5])
@@ -160,6 +167,7 @@ class DPGaussian(_ClipAndNoise):
     """
 
     name: ClassVar[str] = "dp-gaussian"
+    reference: ClassVar[str] = "Abadi et al., Deep Learning with Differential Privacy, CCS 2016"
     norm: ClassVar[int] = 2
 
     def _draw(self, noise: NoiseSource, ids: Tensor, count: int) -> Tensor:
@@ -170,14 +178,19 @@ class DPGaussian(_ClipAndNoise):
 class DPLaplace(_ClipAndNoise):
     """Clips to an L1 norm of C and adds Laplace noise of scale b = magnitude · C to every entry.
 
-    Laplace noise hides what is bounded in L1. A large model's L1 norm is far above its L2 norm, so that the
-    same C leaves much less of the gradient. With `per_sample` it does as `DPGaussian` does.
+    Laplace noise protects a vector of bounded L1 norm. A large model's L1 norm is far above its L2 norm, so
+    the same C removes much more of the gradient. With `per_sample` as `DPGaussian`.
+
+    Paper: Dwork et al., Calibrating Noise to Sensitivity in Private Data Analysis, TCC 2006.
 
     >>> DPLaplace(clip=None).guarantee()
-    'none: nothing is clipped, so that no noise is enough for every sample'
+    'none: without clipping no noise is large enough for every sample'
     """
 
     name: ClassVar[str] = "dp-laplace"
+    reference: ClassVar[str] = (
+        "Dwork et al., Calibrating Noise to Sensitivity in Private Data Analysis, TCC 2006"
+    )
     norm: ClassVar[int] = 1
 
     def _draw(self, noise: NoiseSource, ids: Tensor, count: int) -> Tensor:

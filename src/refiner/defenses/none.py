@@ -1,4 +1,4 @@
-"""No defence, said out loud: the raw gradient leaves."""
+"""No defence: the raw gradient is uploaded."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -6,11 +6,12 @@ from typing import ClassVar
 from refiner.core.gradients import Gradients
 from refiner.core.noise import NoiseSource
 from refiner.defenses.base import GradientTransform
+from refiner.defenses.wire_format import WireFormat
 
 
 @dataclass(frozen=True)
 class NoDefense(GradientTransform):
-    """Uploads the gradient of the raw data: the undefended case, to compare with.
+    """Uploads the gradient of the raw data: the undefended baseline.
 
     >>> import torch
     >>> from refiner.core import Task, gradients
@@ -25,9 +26,13 @@ class NoDefense(GradientTransform):
     cost: ClassVar[str] = "nothing"
 
     def guarantee(self) -> str:
-        """None at all."""
-        return "none: the raw gradient leaves"
+        """Nothing is proven."""
+        return "none: the raw gradient is uploaded"
+
+    def wire_format(self, incoming: WireFormat) -> WireFormat:
+        """That of the gradient it receives."""
+        return incoming
 
     def transform(self, gradient: Gradients, noise: NoiseSource, samples: int) -> Gradients:
-        """The gradient as it is."""
+        """The gradient unchanged."""
         return gradient

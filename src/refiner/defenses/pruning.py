@@ -1,9 +1,6 @@
-"""Gradient pruning: the smallest entries become zero."""
+"""Gradient pruning: the smallest entries are set to zero."""
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from fractions import Fraction
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -13,6 +10,7 @@ from refiner import checks
 from refiner.core.gradients import Gradients, flatten
 from refiner.core.noise import NoiseSource
 from refiner.defenses.base import GradientTransform
+from refiner.defenses.wire_format import WireFormat, count_at_rate
 
 SCOPES = ("layer", "global")
 
@@ -20,6 +18,9 @@ SCOPES = ("layer", "global")
 @dataclass(frozen=True)
 class Pruning(GradientTransform):
     """Sets the floor(rate · n) entries of smallest magnitude to zero; of equal ones, those that come first.
+
+    Paper: Lin et al., Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed
+    Training, ICLR 2018 (as a defence: Zhu et al., Deep Leakage from Gradients, NeurIPS 2019).
 
     >>> gradient = {"weight": torch.tensor([[3.0, -1.0, 2.0, 1.0]]), "bias": torch.tensor([[0.5, -0.1]])}
     >>> pruned = Pruning(rate=0.5).transform(gradient, NoiseSource(), 1)
@@ -31,11 +32,15 @@ class Pruning(GradientTransform):
     """
 
     rate: float = 0.9
-    """Share of the entries that become zero; the paper varies it from 0.1 to 0.9."""
+    """Share of the entries that are set to zero; the paper varies it from 0.1 to 0.9."""
     scope: str = "layer"
-    """Whether n counts each tensor alone ("layer", as deep gradient compression does) or all ("global")."""
+    """Prune every tensor by itself ("layer", as deep gradient compression does) or all as one ("global")."""
 
     name: ClassVar[str] = "pruning"
+    reference: ClassVar[str] = (
+        "Lin et al., Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed "
+        "Training, ICLR 2018"
+    )
     cost: ClassVar[str] = "a selection of the smallest entries"
 
     def __post_init__(self) -> None:
@@ -45,57 +50,49 @@ class Pruning(GradientTransform):
         checks.choice("scope", self.scope, SCOPES)
 
     def transform(self, gradient: Gradients, noise: NoiseSource, samples: int) -> Gradients:
-        """The gradient without its smallest entries."""
+        """The gradient with its smallest entries set to zero."""
         if self.scope == "layer":
             return {
                 name: self._prune(value[:, None].flatten(1)).view_as(value)
                 for name, value in gradient.items()
             }
         sizes = [value[0].numel() for value in gradient.values()]
-        parts = torch.split(self._prune(flatten(gradient)), sizes, dim=1)
-        named = zip(gradient.items(), parts, strict=True)
-        return {name: part.view_as(value).to(value.dtype) for (name, value), part in named}
+        blocks = torch.split(self._prune(flatten(gradient)), sizes, dim=1)
+        named = zip(gradient.items(), blocks, strict=True)
+        return {name: block.view_as(value).to(value.dtype) for (name, value), block in named}
 
-    def wire_bytes(self, shapes: Mapping[str, torch.Size]) -> int:
-        """Kept values, each with its index in the whole bytes that log2 n bits need; or all, if that is less.
+    def wire_format(self, incoming: WireFormat) -> WireFormat:
+        """More zeros; quantisation levels survive if zero is one of them.
 
-        >>> sizes = {"weight": torch.Size([100, 10])}
-        >>> Pruning(rate=0.9).wire_bytes(sizes), Pruning(rate=0.1).wire_bytes(sizes)
+        >>> shapes = {"weight": torch.Size([100, 10])}
+        >>> Pruning(rate=0.9).wire_bytes(shapes), Pruning(rate=0.1).wire_bytes(shapes)
         (600, 4000)
         """
-        counts = [shape.numel() for shape in shapes.values()]
-        if self.scope == "global":
-            counts = [sum(counts)]
-        return sum(min(4 * n, (n - self._count(n)) * (4 + _index_bytes(n))) for n in counts)
-
-    def _count(self, n: int) -> int:
-        """How many of n are pruned: of the rate as it is written, since 0.29 · 100 is 28.999… in floats."""
-        return math.floor(Fraction(str(self.rate)) * n)
+        bits = incoming.bits if incoming.has_zero else None
+        if self.rate > incoming.zero_rate:
+            return WireFormat(bits, self.rate, self.scope)
+        return replace(incoming, bits=bits)
 
     def _prune(self, flat: Tensor) -> Tensor:
-        count = self._count(flat.shape[1])
+        count = count_at_rate(self.rate, flat.shape[1])
         if not count:
             return flat
         magnitude = flat.abs()
-        limit = _limit(magnitude, count)
-        pruned = magnitude < limit
-        level = magnitude == limit
-        room = count - pruned.sum(1, keepdim=True)
-        pruned |= level & (level.cumsum(1) <= room)
+        threshold = _kth_smallest(magnitude, count)
+        pruned = magnitude < threshold
+        tied = magnitude == threshold
+        remaining = count - pruned.sum(1, keepdim=True)
+        pruned |= tied & (tied.cumsum(1) <= remaining)
         return flat.masked_fill(pruned, 0)
 
 
-def _limit(magnitude: Tensor, count: int) -> Tensor:
-    """The `count`-th smallest of each row, `[V, 1]`; NaN is the greatest."""
-    # A GPU selects in one block a row, and sorts with all of them.
+def _kth_smallest(magnitude: Tensor, k: int) -> Tensor:
+    """The `k`-th smallest entry of each row, `[V, 1]`; NaN counts as the largest."""
+    # On a GPU `kthvalue` uses one block per row, while a sort uses all of them.
     if magnitude.is_cuda:
-        return _by_sort(magnitude, count)
-    return magnitude.kthvalue(count, dim=1, keepdim=True).values
+        return _kth_smallest_by_sort(magnitude, k)
+    return magnitude.kthvalue(k, dim=1, keepdim=True).values
 
 
-def _by_sort(magnitude: Tensor, count: int) -> Tensor:
-    return magnitude.sort(dim=1).values[:, count - 1 : count]
-
-
-def _index_bytes(n: int) -> int:
-    return ((n - 1).bit_length() + 7) // 8 if n else 0
+def _kth_smallest_by_sort(magnitude: Tensor, k: int) -> Tensor:
+    return magnitude.sort(dim=1).values[:, k - 1 : k]

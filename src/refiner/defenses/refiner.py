@@ -1,26 +1,27 @@
-"""Refiner: upload the gradient of robust data, which is noise to the eye and trains like the real."""
+"""Refiner: uploads the gradient of robust data, which looks like noise but trains like the real data."""
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, ClassVar, NoReturn, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from refiner.core.cuda_graphs import Captured
-from refiner.core.gradients import Gradients, unflatten
 from refiner.core.noise import NoiseSource, uniform
 from refiner.core.task import Task
-from refiner.core.update import Update
-from refiner.defenses.base import Batch, Defense
-from refiner.defenses.refine.craft import craft
-from refiner.defenses.refine.initialization import start
-from refiner.defenses.refine.memory import Found, Memory
-from refiner.defenses.refine.settings import Settings
-from refiner.errors import DataError, ProtectionError
+from refiner.defenses.base import Defense, Upload
+from refiner.defenses.batch import Batch
+from refiner.defenses.refine.craft import craft_robust_data
+from refiner.defenses.refine.initialization import initial_robust_data
+from refiner.defenses.refine.memory import Lookup, RobustDataMemory
+from refiner.defenses.refine.refiner_settings import RefinerSettings
+from refiner.defenses.state import DefenseState
+from refiner.errors import DataError, ProtectionError, SettingError
+from refiner.evaluation.network import EvaluationNetwork
 
-PAPER: dict[str, object] = {
+PAPER_SETTINGS: dict[str, object] = {
     "alpha": 0.5,
     "epsilon": 0.1,
     "start": "blend",
@@ -32,15 +33,23 @@ PAPER: dict[str, object] = {
     "warm_start": False,
 }
 
-# Sets the stream of a sample's sign apart from the stream of its noise.
-_SIGNS = 1 << 62
-# An odd factor that spreads ids over all bits.
-_IDS = 0x1E3779B97F4A7C15
+# Separates the random stream of a sample's sign from that of its noise.
+_SIGN_STREAM = 1 << 62
+# An odd factor that spreads ids over all 64 bits.
+_ID_FACTOR = 0x1E3779B97F4A7C15
 
 
 @dataclass(frozen=True)
-class Refiner(Settings, Defense):
-    """The paper's defence; the defaults are the best this project can show, `Refiner.paper()` the paper's.
+class Refiner(RefinerSettings, Defense):
+    """Crafts robust data by Equation 2 of the paper and uploads its gradient.
+
+    The defaults give the best results that this project has measured; `Refiner.paper()` has the paper's
+    settings. An image's noise depends on the client's secret and on the image only, so that many uploads of
+    it can't be averaged. A `Refiner` without a secret draws one and keeps it as long as it exists; a copy made
+    by `dataclasses.replace` draws a new one.
+
+    Paper: Fan et al., Refiner: Data Refining against Gradient Leakage Attacks in Federated Learning, USENIX
+    Security 2025.
 
     >>> from refiner.models import LeNet
     >>> x, y = torch.rand(2, 3, 32, 32), torch.tensor([3, 5])
@@ -52,161 +61,181 @@ class Refiner(Settings, Defense):
     """
 
     name: ClassVar[str] = "refiner"
-    keyed: ClassVar[bool] = True
-    cost: ClassVar[str] = "about 2 ι plain gradients and ι steps of the evaluation network"
-
-    _memory: Memory = field(init=False, repr=False, compare=False)
-    _source: NoiseSource = field(init=False, repr=False, compare=False)
-    _captured: Captured = field(init=False, repr=False, compare=False, default_factory=Captured)
+    reference: ClassVar[str] = (
+        "Fan et al., Refiner: Data Refining against Gradient Leakage Attacks in Federated Learning, "
+        "USENIX Security 2025"
+    )
+    uses_secret_key: ClassVar[bool] = True
+    cost: ClassVar[str] = "about 2 ι plain gradients and ι gradients of the evaluation network"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "_memory", Memory(self.remember))
-        object.__setattr__(self, "_source", NoiseSource(self.secret))
+        # Made now, not at the first upload: two threads must not draw two keys.
+        self._noise_source  # noqa: B018
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
-        """The paper to the letter: blended start, plain descent with step 1, raw weights, ε = 0.1.
+        """Return Refiner with the paper's settings: blended start, descent with step 1, raw UM, ε = 0.1.
 
-        It has no floor, so that nothing refuses an upload that is all but the real gradient.
+        There is no floor, so that an upload that is almost the real gradient is not rejected.
+
+        Args:
+            changes: Settings that differ from the paper's.
 
         >>> Refiner.paper(epsilon=0.3).alpha
         0.5
         """
-        return cls(**{**PAPER, **changes})
+        return cls(**{**PAPER_SETTINGS, **changes})
 
-    def for_training(self, samples: int, seed: int | None) -> Self:
-        """The same with room to remember all samples; with `seed`, a secret that anyone can compute."""
-        changes: dict[str, Any] = {"remember": max(self.remember, samples)}
-        if seed is not None:
-            changes["secret"] = hashlib.sha256(f"refiner study {seed}".encode()).digest()
-        return replace(self, **changes)
+    def with_seeded_key(self, seed: int) -> Self:
+        """The same settings with a secret derived from `seed`."""
+        return replace(self, secret=hashlib.sha256(f"refiner study {seed}".encode()).digest())
 
-    def state(self) -> dict[str, Tensor]:
-        """The robust data that the warm start remembers."""
-        return self._memory.state()
+    def init_state(self, samples: int = 0) -> DefenseState:
+        """With `warm_start`, an empty memory for `samples` or `memory_size` samples, whichever is more."""
+        if not self.warm_start:
+            return DefenseState()
+        return RobustDataMemory(max(self.memory_size, samples))
 
-    def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Go on with the robust data of `state`."""
-        self._memory.restore(state)
-
-    def refine(
-        self, task: Task, x: Tensor, y: Tensor, *, ids: Tensor | None = None, seed: int | None = None
-    ) -> tuple[Tensor, Update]:
-        """Robust data for `x`, to look at and never to leave the client, and the update made from it.
-
-        >>> from refiner.models import LeNet
-        >>> x, y = torch.rand(1, 2, 3, 32, 32), torch.tensor([[3, 5]])
-        >>> robust, update = Refiner(iterations=1).refine(Task(LeNet(), example=x[0]), x, y)
-        >>> robust.shape
-        torch.Size([1, 2, 3, 32, 32])
-        """
-        batch = self._prepare(task, x, y, ids, seed)
-        found: list[Tensor] = []
-
-        def make() -> Gradients:
-            tensors, robust = self._craft_all(task, batch)
-            found.append(robust)
-            return tensors
-
-        update = self._guarded(task, batch, make)
-        return found[0], update
+    def networks(self, task: Task) -> Mapping[str, nn.Module]:
+        """The evaluation network."""
+        if self.network is not None:
+            return {"evaluation": self.network}
+        device = task.model.get_parameter(task.names[0]).device
+        return {"evaluation": EvaluationNetwork.bundled(device)}
 
     @property
-    def takes_models(self) -> bool:
-        """Whether victims may have models of their own: not where they are taken apart."""
+    def supports_models_per_victim(self) -> bool:
+        """Whether all victims are solved in one call, as a model per victim needs it."""
         return self.granularity == "batch" and self.chunk is None
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "a Refiner holds a secret key and can't be pickled or copied; make one from its settings"
+            "a Refiner has a secret key and can't be pickled or copied; make a new one from its settings"
         )
 
-    def _noise(self) -> NoiseSource:
-        return self._source
+    def noise_source(self) -> NoiseSource:
+        """The source keyed by the secret; the same in every call."""
+        return self._noise_source
 
-    def _upload(self, task: Task, batch: Batch) -> Gradients:
-        return self._craft_all(task, batch)[0]
+    @cached_property
+    def _noise_source(self) -> NoiseSource:
+        return NoiseSource(self.secret)
 
-    def _craft_all(self, task: Task, batch: Batch) -> tuple[Gradients, Tensor]:
+    @cached_property
+    def _public_settings(self) -> RefinerSettings:
+        """The settings without the secret: the task's recorded CUDA graphs keep them alive."""
+        names = (f.name for f in fields(RefinerSettings) if f.name != "secret")
+        return RefinerSettings(**{name: getattr(self, name) for name in names})
+
+    def compute_upload(self, task: Task, batch: Batch) -> Upload:
         """Uploads and robust data `[V, B, *input]`, a chunk of victims at a time."""
-        self.check_data(task, *batch.spread)
+        self.check_data(task, *batch.value_range)
+        memory = self._memory(batch)
         victims, size = batch.x.shape[:2]
         x, y, ids = batch.x, batch.y, batch.ids
         if self.granularity == "sample":
             x, y = (t.flatten(0, 1)[:, None] for t in (x, y))
             ids = None if ids is None else ids.flatten(0, 1)[:, None]
-        parts = []
+        chunks = []
         for first in range(0, len(x), self.chunk or len(x)):
-            part = slice(first, first + (self.chunk or len(x)))
-            parts.append(
-                self._craft_chunk(task, batch.noise, x[part], y[part], None if ids is None else ids[part])
-            )
-        uploads, robusts, confirmations = zip(*parts, strict=True)
+            rows = slice(first, first + (self.chunk or len(x)))
+            chunk_ids = None if ids is None else ids[rows]
+            chunks.append(self._craft_chunk(task, batch.noise, x[rows], y[rows], chunk_ids, memory))
+        uploads, robusts, confirmations = zip(*chunks, strict=True)
         upload, robust = (t[0] if len(t) == 1 else torch.cat(t) for t in (uploads, robusts))
         if self.granularity == "sample":
             upload = upload.view(victims, size, -1).mean(1)
             robust = robust.view(victims, size, *robust.shape[2:])
-        tensors = unflatten(task, upload)
-        # Last, since it waits for the GPU, which was busy until now.
+        gradients = task.unflatten(upload)
+        # Last, since it waits for the GPU.
         for confirm in confirmations:
             confirm()
-        return tensors, robust
+        return Upload(gradients, robust)
 
-    def _begin(self, x: Tensor, names: Tensor, found: Found | None, key: Tensor) -> tuple[Tensor, int]:
-        """Where the search starts, and how long it may last."""
-        if found is not None and found.held == len(found.known):
-            return found.values.view_as(x), -(-self.iterations // 2)
+    def _memory(self, batch: Batch) -> RobustDataMemory | None:
+        """The memory of a warm start; None without one, and with a seed.
 
-        def blend(x: Tensor, names: Tensor, key: Tensor) -> tuple[Tensor]:
-            drawn = uniform(key, names, tuple(x.shape[2:]), x.dtype)
-            return (start(self.start, x, drawn, self.alpha, *self.input_range),)
-
-        (begin,) = self._captured("begin", blend, [x, names, key])
-        if found is not None and found.held:
-            known = found.known.view(*x.shape[:2], *(1 for _ in x.shape[2:]))
-            begin = torch.where(known, found.values.view_as(x), begin)
-        return begin, self.iterations
+        Robust data made with a study's public seed must not become the start of a client's own search.
+        """
+        if not self.warm_start or batch.noise.seeded:
+            return None
+        if not isinstance(batch.state, RobustDataMemory):
+            raise SettingError(
+                f"state = {type(batch.state).__name__}: warm_start = True needs a state; make it once with "
+                "state = defense.init_state() and pass state=state to every call",
+                field="state",
+                expected="the result of init_state()",
+            )
+        return batch.state
 
     def _craft_chunk(
-        self, task: Task, noise: NoiseSource, x: Tensor, y: Tensor, ids: Tensor | None
+        self,
+        task: Task,
+        noise: NoiseSource,
+        x: Tensor,
+        y: Tensor,
+        ids: Tensor | None,
+        memory: RobustDataMemory | None,
     ) -> tuple[Tensor, Tensor, Callable[[], None]]:
-        """Uploads `[V, N]`, robust data, and what refuses them if they hide too little, or remembers them."""
-        names = noise.identify(x, 2, *self.input_range)
-        # Robust data of a study's public seed must not become the start of a client's own search.
-        remembers = self.warm_start and noise is self._source
-        # An id that comes back with another image, cropped or mirrored, is another sample: its robust data
-        # would carry the old image into the new upload.
-        known = names if ids is None else names ^ (ids * _IDS)
-        found = self._memory.find(known.flatten(), like=x.flatten(0, 1)) if remembers else None
-        begin, iterations = self._begin(x, names, found, noise.key.to(x.device))
-        sign = x.new_ones(len(x))
-        if self.random_sign:
-            if x.shape[1] > 1:
-                raise DataError(
-                    "random_sign with B > 1: the sign of a sample would change; use granularity='sample'"
-                )
-            sign = 1 - 2 * (noise.uniform(names[:, 0] ^ _SIGNS, (1,), x.dtype)[:, 0] < 0.5).to(x.dtype)
+        """Uploads `[V, N]`, robust data, and a function that rejects or remembers them."""
+        content_ids = noise.identify(x, 2, *self.input_range)
+        # The content is part of the key: an id whose image was cropped or mirrored is another sample, and old
+        # robust data would carry the old image into the new upload.
+        keys = (content_ids if ids is None else content_ids ^ (ids * _ID_FACTOR)).flatten()
+        found = None if memory is None else memory.lookup(keys, like=x.flatten(0, 1))
+        start, iterations = self._start(task, x, content_ids, found, noise.key.to(x.device))
+        sign = self._random_signs(x, content_ids, noise) if self.random_sign else x.new_ones(len(x))
+        settings = self._public_settings
 
-        def crafted(x: Tensor, y: Tensor, begin: Tensor, sign: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+        def craft(x: Tensor, y: Tensor, start: Tensor, sign: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
             parameters = dict(zip(task.names, values, strict=True))
-            return craft(self, task, parameters, x, y, begin, sign, iterations)
+            return craft_robust_data(settings, task, parameters, x, y, start, sign, iterations)
 
-        # A recording reads the fixed tensors of the model where they lie now.
-        parameters, fixed = task.held()
-        key = (id(task), iterations, tuple(t.data_ptr() for t in fixed.values()))
-        inputs = [x, y, begin, sign, *parameters.values()]
-        upload, robust, flags = self._captured(key, crafted, inputs)
+        # A recorded graph reads the model's other tensors, and the network's weights, at their addresses.
+        parameters, others = task.all_tensors()
+        addresses = tuple(t.data_ptr() for t in others.values())
+        key = ("refiner", settings, id(settings.network), iterations, addresses)
+        upload, robust, flags = task.graphs(key, craft, [x, y, start, sign, *parameters.values()])
 
         def confirm() -> None:
-            hidden, sound = flags.tolist()
-            if not hidden:
+            differs, finite = flags.tolist()
+            if not differs:
                 raise ProtectionError(
-                    f"refiner: an upload would be all but the real gradient (floor = {self.floor}): "
-                    "the model hardly feels the noise; nothing leaves"
+                    f"refiner: the upload would be almost the real gradient (floor = {self.floor}): "
+                    "the model hardly reacts to the noise; no update was made"
                 )
-            # What is not finite is refused later; remembered, it would spoil all later rounds of its samples.
-            if found is not None and sound:
-                self._memory.store(known.flatten(), robust.flatten(0, 1), found)
+            # Values that are not finite are rejected later; remembered, they would spoil all later rounds.
+            if memory is not None and finite:
+                memory.store(keys, robust.flatten(0, 1), found)
 
         return upload, robust, confirm
+
+    def _start(
+        self, task: Task, x: Tensor, content_ids: Tensor, found: Lookup | None, key: Tensor
+    ) -> tuple[Tensor, int]:
+        """The start of the search, and its number of iterations."""
+        if found is not None and found.count == len(found.stored):
+            return found.values.view_as(x), -(-self.iterations // 2)
+        settings = self._public_settings
+
+        def initialize(x: Tensor, content_ids: Tensor, key: Tensor) -> tuple[Tensor]:
+            noise = uniform(key, content_ids, tuple(x.shape[2:]), x.dtype)
+            return (initial_robust_data(settings.start, x, noise, settings.alpha, *settings.input_range),)
+
+        (start,) = task.graphs(("refiner start", settings), initialize, [x, content_ids, key])
+        if found is not None and found.count:
+            stored = found.stored.view(*x.shape[:2], *(1 for _ in x.shape[2:]))
+            start = torch.where(stored, found.values.view_as(x), start)
+        return start, self.iterations
+
+    def _random_signs(self, x: Tensor, content_ids: Tensor, noise: NoiseSource) -> Tensor:
+        """±1 per victim, `[V]`, fixed for each image."""
+        if x.shape[1] > 1:
+            raise DataError(
+                "random_sign with B > 1: the sign of a sample would change between batches; "
+                "use granularity='sample'",
+                field="random_sign",
+            )
+        drawn = noise.uniform(content_ids[:, 0] ^ _SIGN_STREAM, (1,), x.dtype)[:, 0]
+        return 1 - 2 * (drawn < 0.5).to(x.dtype)

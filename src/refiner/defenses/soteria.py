@@ -1,9 +1,7 @@
-"""Soteria (Sun et al. 2021): the features that would tell most about an image stay out of the gradient."""
+"""Soteria: features that would reveal most about an image are pruned from the gradient."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import ClassVar
 
 import torch
@@ -11,11 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from refiner import checks
-from refiner.core.gradients import Gradients, flatten, unflatten
+from refiner.core.gradients import Gradients, flatten
 from refiner.core.noise import NoiseSource
 from refiner.core.task import Parameters, Task
-from refiner.defenses.base import Batch, Defense
-from refiner.defenses.sensitivity import estimated, exact, features, rows_at_a_time
+from refiner.defenses.base import Defense, Upload
+from refiner.defenses.batch import Batch
+from refiner.defenses.jacobian_norms import estimated_norms, exact_norms, layer_input, rows_at_a_time
+from refiner.defenses.wire_format import count_at_rate
 from refiner.errors import ProtectionError, UnsupportedModelError
 
 VARIANTS = ("improved", "original")
@@ -25,6 +25,10 @@ SENSITIVITIES = ("exact", "estimated")
 @dataclass(frozen=True)
 class Soteria(Defense):
     """Prunes those features r_i before the last linear layer whose ‖∂r_i/∂x‖ / |r_i| is smallest.
+
+    Paper: Sun et al., Soteria: Provable Defense against Privacy Leakage in Federated Learning from
+    Representation Perspective, CVPR 2021. The "improved" variant is this project's reading of the form that
+    the Refiner paper compares with (docs/interpretations.md).
 
     >>> from refiner.models import LeNet
     >>> x, y = torch.rand(1, 3, 32, 32), torch.tensor([3])
@@ -39,20 +43,22 @@ class Soteria(Defense):
     rate: float = 0.5
     """Share of the features that are pruned; the paper varies it from 0.1 to 0.9."""
     variant: str = "improved"
-    """Whether all layers' gradients come from the pruned features, or the linear layer's alone ("original"),
-    which an attacker gets round by leaving that layer out."""
+    """"improved" computes the gradients of all layers from the pruned features, "original" only that of the
+    linear layer, which an attacker evades by ignoring that layer."""
     sensitivity: str = "exact"
-    """Whether ‖∂r_i/∂x‖ is computed row by row or estimated from random directions."""
+    """Compute ‖∂r_i/∂x‖ exactly, or estimate it from random directions ("estimated")."""
     probes: int = 16
-    """How many directions an estimate takes."""
+    """Number of random directions for an estimate."""
     chunk: int | None = None
-    """Rows of the Jacobian, one for a sample and a feature or direction, at a time: bounds the memory. None
-    takes as many as fit the device."""
+    """Rows of the Jacobian (one per sample and feature or direction) computed at a time: bounds the memory.
+    None takes as many as fit the device."""
 
     name: ClassVar[str] = "soteria"
-    cost: ClassVar[str] = (
-        "a backward pass for every feature, batched; estimated, a forward pass for every probe"
+    reference: ClassVar[str] = (
+        "Sun et al., Soteria: Provable Defense against Privacy Leakage in Federated Learning from "
+        "Representation Perspective, CVPR 2021"
     )
+    cost: ClassVar[str] = "a backward pass per feature, batched; estimated: a forward pass per probe"
 
     def __post_init__(self) -> None:
         if isinstance(self.rate, bool) or not isinstance(self.rate, int | float) or not 0 <= self.rate < 1:
@@ -64,71 +70,84 @@ class Soteria(Defense):
             checks.integer("chunk", self.chunk, 1)
 
     def guarantee(self) -> str:
-        """None: the published bound is about one layer's gradient, and an attacker has the others."""
+        """Nothing: the published bound is about one layer's gradient, and an attacker sees all layers."""
         if self.variant == "original":
-            return "none: the published bound does not survive an attacker who leaves out the linear layer"
+            return "none: the published bound does not hold against an attacker who ignores the linear layer"
         return (
-            "none: no bound is published for it; one image's upload shows which features are pruned, and "
-            "below a rate of 0.5 an attacker who leaves out the linear layer gets through"
+            "none: no bound is published for it; a single image's upload shows which features are pruned, "
+            "and below a rate of 0.5 an attacker who ignores the linear layer succeeds"
         )
 
-    def kept(self, task: Task, x: Tensor, *, noise: NoiseSource | None = None) -> Tensor:
-        """Which features of `x [V, B, *input]` stay, as 1 and 0 of shape `[V, B, F]`.
+    def feature_mask(self, task: Task, x: Tensor, *, noise: NoiseSource | None = None) -> Tensor:
+        """Return which features are kept (1) and which are pruned (0).
+
+        Args:
+            task: The model and its loss.
+            x: Inputs `[V, B, *input]`.
+            noise: The source of random directions for an estimate; None uses a fixed, public one.
+
+        Returns:
+            A mask `[V, B, F]` of the features before the last linear layer.
 
         >>> task = Task(nn.Linear(4, 3), example=torch.rand(2, 4))
-        >>> Soteria(rate=0.5).kept(task, torch.tensor([[[0.1, 0.4, 0.3, 0.2]]])).tolist()
+        >>> Soteria(rate=0.5).feature_mask(task, torch.tensor([[[0.1, 0.4, 0.3, 0.2]]])).tolist()
         [[[1.0, 0.0, 0.0, 1.0]]]
         """
         layer = last_linear(task)
-        r = features(task, x, layer)
-        count = math.floor(Fraction(str(self.rate)) * r.shape[-1])
-        kept = torch.ones_like(r)
+        r = layer_input(task, x, layer)
+        count = count_at_rate(self.rate, r.shape[-1])
+        mask = torch.ones_like(r)
         if self.rate and not count:
             raise checks.wrong("rate", self.rate, f"0, or enough to prune one of {r.shape[-1]} features")
         if not count:
-            return kept
+            return mask
         if self.sensitivity == "exact":
-            norms = exact(task, x, layer, chunk=self.chunk)
+            norms = exact_norms(task, x, layer, chunk=self.chunk)
         else:
-            # Directions that differ from upload to upload would leave other features out each time. They are
-            # no secret: those of every client are the same.
+            # The same public directions for all clients and uploads: new ones would prune other features each
+            # time, and together the uploads would reveal them all.
             source = noise or NoiseSource(seed=0)
-            norms = estimated(task, x, layer, probes=self.probes, noise=source, chunk=self.chunk)
+            norms = estimated_norms(task, x, layer, probes=self.probes, noise=source, chunk=self.chunk)
         if not bool(norms.isfinite().all()):
-            raise ProtectionError("soteria: the features' slopes are not finite; nothing leaves")
-        # A feature that is zero tells nothing by its gradient: it is pruned last.
+            raise ProtectionError("soteria: the features' derivatives are not finite; no update was made")
+        # A feature that is zero contributes nothing to the weight gradient: it is pruned last.
         score = torch.where(r == 0, torch.inf, norms / r.abs())
-        return kept.scatter(-1, score.argsort(dim=-1, stable=True)[..., :count], 0)
+        return mask.scatter(-1, score.argsort(dim=-1, stable=True)[..., :count], 0)
 
-    def _upload(self, task: Task, batch: Batch) -> Gradients:
+    def compute_upload(self, task: Task, batch: Batch) -> Upload:
+        """The gradient from the pruned features, a chunk of victims at a time."""
         noise = batch.noise if batch.noise.seeded else None
-        size = max(1, (self.chunk or rows_at_a_time(batch.x)) // batch.x.shape[1])
-        parts = [
-            self._gradients(task, x, y, self.kept(task, x, noise=noise))
-            for x, y in zip(torch.split(batch.x, size), torch.split(batch.y, size), strict=True)
+        victims = max(1, (self.chunk or rows_at_a_time(batch.x)) // batch.x.shape[1])
+        chunks = [
+            self._gradients(task, x, y, self.feature_mask(task, x, noise=noise))
+            for x, y in zip(torch.split(batch.x, victims), torch.split(batch.y, victims), strict=True)
         ]
-        if len(parts) == 1:
-            return parts[0]
-        return {name: torch.cat([part[name] for part in parts]) for name in task.names}
+        if len(chunks) == 1:
+            return Upload(chunks[0])
+        return Upload({name: torch.cat([chunk[name] for chunk in chunks]) for name in task.names})
 
-    def _gradients(self, task: Task, x: Tensor, y: Tensor, kept: Tensor) -> Gradients:
-        layer, stand_in = last_linear(task), _perturbed if self.variant == "improved" else _pruned
+    def _gradients(self, task: Task, x: Tensor, y: Tensor, mask: Tensor) -> Gradients:
+        layer, forward = (
+            last_linear(task),
+            _prune_features if self.variant == "improved" else _prune_weight_grad,
+        )
 
-        def loss(parameters: Parameters, x: Tensor, y: Tensor, kept: Tensor) -> Tensor:
-            with task.replaced(layer, stand_in(kept)):
+        def loss(parameters: Parameters, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+            with task.override_output(layer, forward(mask)):
                 return task.loss(parameters, x, y)
 
-        def flat(parameters: Parameters, x: Tensor, y: Tensor, kept: Tensor) -> Tensor:
-            one = torch.func.grad(loss)
+        def flat(parameters: Parameters, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+            victim_grad = torch.func.grad(loss)
             if len(x) > 1:
-                return flatten(torch.func.vmap(one, in_dims=(None, 0, 0, 0))(parameters, x, y, kept))
-            return flatten({name: g[None] for name, g in one(parameters, x[0], y[0], kept[0]).items()})
+                return flatten(torch.func.vmap(victim_grad, in_dims=(None, 0, 0, 0))(parameters, x, y, mask))
+            single = victim_grad(parameters, x[0], y[0], mask[0])
+            return flatten({name: g[None] for name, g in single.items()})
 
-        return unflatten(task, task.replay((self.variant, layer), flat, x, y, kept))
+        return task.unflatten(task.graphed_call((self.variant, layer), flat, x, y, mask))
 
 
 def last_linear(task: Task) -> str:
-    """The name of the linear layer that runs last and is trained.
+    """The name of the trained linear layer that runs last.
 
     >>> last_linear(Task(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), torch.rand(2, 4)))
     '2'
@@ -139,8 +158,8 @@ def last_linear(task: Task) -> str:
         if isinstance(module, nn.Linear) and trained:
             if type(module).forward is not nn.Linear.forward:
                 raise UnsupportedModelError(
-                    f"soteria: {layer.name}, the last linear layer, is a {type(module).__name__} with a "
-                    "forward of its own, whose features can't be pruned; use another defence"
+                    f"soteria: {layer.name}, the last linear layer, is a {type(module).__name__} with its "
+                    "own forward, whose features can't be pruned; use another defence"
                 )
             return layer.name
     raise UnsupportedModelError(
@@ -148,21 +167,21 @@ def last_linear(task: Task) -> str:
     )
 
 
-StandIn = Callable[[nn.Linear, Tensor], Tensor]
+LinearForward = Callable[[nn.Linear, Tensor], Tensor]
 
 
-def _perturbed(kept: Tensor) -> StandIn:
-    """The layer on the pruned features: what follows and what comes before feel it."""
-    return lambda module, r: F.linear(r * kept.view_as(r), module.weight, module.bias)
+def _prune_features(mask: Tensor) -> LinearForward:
+    """The layer on the pruned features: the gradients of all layers change."""
+    return lambda module, r: F.linear(r * mask.view_as(r), module.weight, module.bias)
 
 
-def _pruned(kept: Tensor) -> StandIn:
-    """The layer as it is, but for its weight's gradient Σ_b δ_b (r_b ⊙ kept_b)ᵀ."""
+def _prune_weight_grad(mask: Tensor) -> LinearForward:
+    """The layer unchanged, except that its weight's gradient is Σ_b δ_b (r_b ⊙ mask_b)ᵀ."""
 
-    def call(module: nn.Linear, r: Tensor) -> Tensor:
+    def forward(module: nn.Linear, r: Tensor) -> Tensor:
         fixed = module.weight.detach()
-        # The second term is zero, and the only one by which the loss feels the weight.
-        felt = F.linear((r * kept.view_as(r)).detach(), module.weight - fixed)
-        return F.linear(r, fixed, module.bias) + felt
+        # This term is zero, and the only one through which the loss depends on the weight.
+        weight_term = F.linear((r * mask.view_as(r)).detach(), module.weight - fixed)
+        return F.linear(r, fixed, module.bias) + weight_term
 
-    return call
+    return forward

@@ -1,4 +1,4 @@
-"""A model and images in float64, in which a wrong equation stands out from rounding."""
+"""A model and images in float64, so that a wrong equation differs from rounding error."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from refiner.data import load_sample
 
 
 class Backwards(nn.Module):
-    """Three layers, registered in another order than they run in: body, middle, head."""
+    """Three layers that are registered in the reverse of the order in which they run: body, middle, head."""
 
     def __init__(self) -> None:
         super().__init__()

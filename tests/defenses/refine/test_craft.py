@@ -1,4 +1,4 @@
-"""Equation 2 against a loop of its own, the signs of uploads, and the search's own precision."""
+"""Equation 2 against a plain loop, random signs of uploads, and the precision of the search."""
 
 import copy
 from typing import Any
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from refiner.core import NoiseSource, Task, flatten, gradients
 from refiner.defenses import NoDefense, Refiner
 from refiner.defenses.refine import craft
-from refiner.defenses.refine.craft import _halved
+from refiner.defenses.refine.craft import _bfloat16_gradient
 from refiner.errors import ProtectionError
 from refiner.evaluation.network import EvaluationNetwork
 from refiner.models import LeNet
@@ -20,9 +20,9 @@ LAYERS = {"body": 1, "middle": 2, "head": 3}
 
 
 def by_hand(
-    model: nn.Module, x: Tensor, y: Tensor, begin: Tensor, network: nn.Module, settings: dict[str, Any]
+    model: nn.Module, x: Tensor, y: Tensor, start: Tensor, network: nn.Module, settings: dict[str, Any]
 ) -> tuple[Tensor, Tensor]:
-    """Equations 2 to 5 for one batch: robust data, and how far UM alone has moved them."""
+    """Equations 2 to 5 for one batch: robust data, and the part of their change that is due to UM."""
     names, values = zip(*model.named_parameters(), strict=True)
 
     def gradient(data: Tensor) -> tuple[Tensor, ...]:
@@ -35,18 +35,18 @@ def by_hand(
         for name, g, p in zip(names, real, values, strict=True)
     ]
     whole = sum(((w * g) ** 2).sum() for w, g in zip(weights, real, strict=True))
-    robust, moved = begin, torch.zeros_like(begin)
+    robust, by_utility = start, torch.zeros_like(start)
     for _ in range(settings["iterations"]):
         robust = robust.detach().requires_grad_()
         pairs = zip(weights, gradient(robust), real, strict=True)
         um = sum(((w * (a - b)) ** 2).sum() for w, a, b in pairs)
         um = um / whole if settings["relative"] else um
         pm = ((robust - x) ** 2).mean() if settings["privacy"] == "mse" else network(robust).mean()
-        (down,) = torch.autograd.grad(um, robust)
-        (up,) = torch.autograd.grad(pm, robust)
-        moved = moved - settings["step"] * down
-        robust = robust.detach() - settings["step"] * (down - settings["beta"] * up)
-    return robust, moved
+        (um_gradient,) = torch.autograd.grad(um, robust)
+        (pm_gradient,) = torch.autograd.grad(pm, robust)
+        by_utility = by_utility - settings["step"] * um_gradient
+        robust = robust.detach() - settings["step"] * (um_gradient - settings["beta"] * pm_gradient)
+    return robust, by_utility
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def by_hand(
         (True, 0.0, 1.0, "mse", 2.0, 1.0),
     ],
 )
-def test_the_papers_descent_where_utility_has_a_say(
+def test_the_papers_descent_agrees_with_a_plain_loop(
     backwards: nn.Module,
     images: tuple[Tensor, Tensor],
     relative: bool,
@@ -70,7 +70,7 @@ def test_the_papers_descent_where_utility_has_a_say(
     beta: float,
     step: float,
 ) -> None:
-    """UM of raw weights is tiny: the model's are doubled here, and the step is long."""
+    """UM with raw weights is tiny: the model's weights are doubled here, and the step is large."""
     model = copy.deepcopy(backwards)
     with torch.no_grad():
         for value in model.parameters():
@@ -88,26 +88,27 @@ def test_the_papers_descent_where_utility_has_a_say(
     }
     noise = NoiseSource(seed=7)
     drawn = noise.uniform(noise.identify(x, axes=1), (3, 32, 32), torch.float64)
-    expected, moved = by_hand(model, x, y, 0.5 * x + 0.5 * drawn, network, settings)
-    assert moved.abs().max() > 0.01
+    expected, by_utility = by_hand(model, x, y, 0.5 * x + 0.5 * drawn, network, settings)
+    assert by_utility.abs().max() > 0.01
     task = Task(model, example=x)
-    found, update = Refiner.paper(epsilon=None, network=network, **settings).refine(task, x, y, seed=7)
-    torch.testing.assert_close(found[0], expected, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(update.flat(), NoDefense().protect(task, expected, y).flat())
+    result = Refiner.paper(epsilon=None, network=network, **settings).protection(task, x, y, seed=7)
+    assert result.robust is not None
+    torch.testing.assert_close(result.robust[0], expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(result.update.flat(), NoDefense().protect(task, expected, y).flat())
 
 
 SIGNED: dict[str, Any] = {"iterations": 1, "granularity": "sample", "beta": 0.0, "warm_start": False}
 
 
 def signs_of(task: Task, x: Tensor, y: Tensor) -> Tensor:
-    """The sign of every victim's one image; refuses uploads that are neither g* nor 2g − g*."""
+    """The sign of every victim's image; asserts that each upload is g* or 2g − g*."""
     real = NoDefense().protect(task, x, y).flat()
     star = Refiner(**SIGNED).protect(task, x, y, seed=0).flat()
     upload = Refiner(random_sign=True, **SIGNED).protect(task, x, y, seed=0).flat()
-    kept = (upload - star).norm(dim=1) < 1e-9
+    unchanged = (upload - star).norm(dim=1) < 1e-9
     mirrored = (upload - (2 * real - star)).norm(dim=1) < 1e-9
-    assert (kept ^ mirrored).all()
-    return kept.double() - mirrored.double()
+    assert (unchanged ^ mirrored).all()
+    return unchanged.double() - mirrored.double()
 
 
 def test_a_random_sign_mirrors_about_half_of_the_uploads_at_the_real_gradient(
@@ -120,12 +121,12 @@ def test_a_random_sign_mirrors_about_half_of_the_uploads_at_the_real_gradient(
     assert torch.equal(signs_of(task, x[order], y[order]), signs[order])
 
 
-def test_the_sign_is_not_told_by_the_noise(task: Task, images: tuple[Tensor, Tensor]) -> None:
+def test_the_sign_is_independent_of_the_noise(task: Task, images: tuple[Tensor, Tensor]) -> None:
     x, y = images
-    bare, _ = Refiner(**{**SIGNED, "iterations": 0}).refine(task, x, y, seed=0)
-    noise = (bare - x).flatten(1).sign()
-    agree = (noise * signs_of(task, x, y)[:, None]).mean(0)
-    assert agree[0].abs() < 0.6 and agree.mean().abs() < 0.1
+    start = Refiner(**{**SIGNED, "iterations": 0}).protection(task, x, y, seed=0).robust
+    noise = (start - x).flatten(1).sign()
+    agreement = (noise * signs_of(task, x, y)[:, None]).mean(0)
+    assert agreement[0].abs() < 0.6 and agreement.mean().abs() < 0.1
 
 
 def test_a_batch_uploads_the_mean_of_its_signed_samples(task: Task, images: tuple[Tensor, Tensor]) -> None:
@@ -136,7 +137,7 @@ def test_a_batch_uploads_the_mean_of_its_signed_samples(task: Task, images: tupl
     torch.testing.assert_close(together[0], alone.mean(0))
 
 
-def test_a_gradient_in_half_precision_is_the_same_gradient() -> None:
+def test_the_bfloat16_gradient_is_close_to_the_exact_one() -> None:
     torch.manual_seed(0)
     x, y = torch.rand(1, 4, 3, 8, 8), torch.randint(10, (1, 4))
     model = nn.Sequential(
@@ -149,23 +150,23 @@ def test_a_gradient_in_half_precision_is_the_same_gradient() -> None:
     )
     task = Task(model, example=x[0])
     exact = flatten(gradients(task, x, y))
-    half = _halved(task, task.parameters(), y)(x)
+    half = _bfloat16_gradient(task, task.parameters(), y)(x)
     assert half.dtype == torch.float32
     assert 0 < float((half - exact).norm() / exact.norm()) < 0.03
 
 
 @pytest.mark.parametrize("size", [1, 16])
-def test_an_upload_is_held_against_the_real_gradient_in_full_precision(
+def test_an_upload_is_compared_with_the_real_gradient_in_float32(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rounding must not pass for noise: here TF32 is off by a twentieth, and the upload by nothing."""
+    """Rounding error must not count as noise: here TF32 has an error of 5 %, the upload none."""
 
-    def rounded(*given: Any, **how: Any) -> dict[str, Tensor]:
-        share = 0.05 if torch.backends.cudnn.allow_tf32 else 0.0
-        return {name: g + share * g.abs().mean() for name, g in gradients(*given, **how).items()}
+    def rounded(*arguments: Any, **options: Any) -> dict[str, Tensor]:
+        error = 0.05 if torch.backends.cudnn.allow_tf32 else 0.0
+        return {name: g + error * g.abs().mean() for name, g in gradients(*arguments, **options).items()}
 
     monkeypatch.setattr(craft, "gradients", rounded)
     x, y = torch.rand(1, size, 3, 32, 32), torch.arange(size)[None] % 10
     bare = Refiner(start="blend", alpha=0, iterations=0)
-    with pytest.raises(ProtectionError, match="all but the real gradient"):
+    with pytest.raises(ProtectionError, match="almost the real gradient"):
         bare.protect(Task(LeNet(), example=x[0]), x, y)

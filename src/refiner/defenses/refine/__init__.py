@@ -1,1 +1,1 @@
-"""The parts of Refiner: start, utility, privacy, solver, projection, memory."""
+"""The parts of Refiner: settings, start, utility and privacy metrics, solvers, projection, memory."""

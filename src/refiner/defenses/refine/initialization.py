@@ -1,17 +1,17 @@
-"""Where the search for robust data starts: the paper's blend with noise, or noise without a mean."""
+"""Robust data before the first step: the paper's blend with noise, or noise with zero mean."""
 
 from torch import Tensor
 
 STARTS = ("blend", "centred")
 
 
-def start(kind: str, x: Tensor, noise: Tensor, alpha: float, low: float, high: float) -> Tensor:
-    """Robust data before the first step; `noise` is uniform in 0..1 and of the shape of `x`.
+def initial_robust_data(kind: str, x: Tensor, noise: Tensor, alpha: float, low: float, high: float) -> Tensor:
+    """Robust data before the first step; `noise` is uniform in 0..1 and has the shape of `x`.
 
-    "blend" is (1 − α)·x + α·v and draws every image towards grey. "centred" is x + α·(v − its mean): it
-    leaves 0..1, but over many samples its error has no mean, and training feels it far less.
+    "blend" is (1 − α)·x + α·v and moves every image towards grey. "centred" is x + α·(v − its mean): it
+    leaves the input range, but over many samples its error has zero mean and affects training far less.
     """
-    spread = high - low
+    width = high - low
     if kind == "blend":
-        return (1 - alpha) * x + alpha * (low + spread * noise)
-    return x + alpha * spread * (noise - 0.5)
+        return (1 - alpha) * x + alpha * (low + width * noise)
+    return x + alpha * width * (noise - 0.5)

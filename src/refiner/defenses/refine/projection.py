@@ -14,7 +14,7 @@ def project(robust: Tensor, real: Tensor, radius: float | Tensor) -> Tensor:
     tensor([[3., 4.]])
     """
     difference = robust - real
-    length = difference.norm(dim=1)
-    shrink = radius / length.clamp_min(torch.finfo(real.dtype).tiny)
-    # Inside the ball the robust gradient itself leaves, to the last bit.
-    return torch.where((length > radius)[:, None], real + shrink[:, None] * difference, robust)
+    distance = difference.norm(dim=1)
+    shrink = radius / distance.clamp_min(torch.finfo(real.dtype).tiny)
+    # Inside the ball the robust gradient itself is uploaded, bit for bit.
+    return torch.where((distance > radius)[:, None], real + shrink[:, None] * difference, robust)

@@ -1,126 +1,136 @@
-"""Solves Equation 2, min UM(x*) − β·PM(x*), for all victims at once and with work worth ι iterations."""
+"""Solvers of Equation 2, min UM(x*) − β·PM(x*), for all victims at once with the work of ι iterations."""
 
 import torch
 from torch import Tensor
 
 from refiner.core.optim import GD, Adam, Optimizer, SignedAdam
-from refiner.defenses.refine.problem import Problem, wide
+from refiner.defenses.refine.objective import Objective, expand_like
 from refiner.defenses.refine.secants import Secants
 from refiner.defenses.refine.utility import TINY
 
 SOLVERS = ("descent", "adam", "signed", "conjugate", "secant")
 
-# In passes forward or backward through the model: a plain gradient takes one forward, one backward to the
-# activations and one to the weights, and the paper counts an iteration as two gradients.
-_ITERATION, _GRADIENT, _PULL = 6, 3, 4
-# What is taken of the last secant step down the slope: no later step makes up for one that went too far.
-_LAST = 0.5
+# Cost in forward or backward passes through the model. A gradient takes one forward pass, one backward pass
+# to the activations and one to the weights; the paper counts an iteration as two gradients.
+_ITERATION_PASSES, _GRADIENT_PASSES, _VJP_PASSES = 6, 3, 4
+# The last secant step is damped by this factor: no later step can correct one that is too long.
+_LAST_STEP_FACTOR = 0.5
 
 
-def solve(problem: Problem, x: Tensor, *, solver: str, iterations: int, step: float, reach: float) -> Tensor:
-    """Robust data from the start `x [V, B, ...]`; `step` is the learning rate of first-order solvers.
+def solve(
+    objective: Objective, x: Tensor, *, solver: str, iterations: int, step: float, max_step: float
+) -> Tensor:
+    """Robust data, searched from the start `x [V, B, ...]`.
 
-    `reach` bounds what one step of the others may move a pixel.
+    `step` is the learning rate of the first-order solvers; `max_step` bounds the change of a pixel in one
+    step of the others.
     """
     if solver == "secant":
-        return _secant(problem, x, steps(iterations, solver), reach)
+        return _secant(objective, x, second_order_steps(iterations, solver), max_step)
     if solver == "conjugate":
-        return _conjugate(problem, x, steps(iterations, solver), reach)
-    return _first_order(problem, x, iterations, solver, step)
+        return _conjugate(objective, x, second_order_steps(iterations, solver), max_step)
+    return _first_order(objective, x, iterations, solver, step)
 
 
-def steps(iterations: int, solver: str) -> int:
-    """How many second-order steps are the work of `iterations` of the paper's.
+def second_order_steps(iterations: int, solver: str) -> int:
+    """How many second-order steps cost as much as `iterations` of the paper's.
 
-    >>> steps(10, "secant"), steps(10, "conjugate"), steps(5, "secant"), steps(1, "conjugate")
-    (8, 6, 3, 1)
+    >>> second_order_steps(10, "secant"), second_order_steps(10, "conjugate")
+    (8, 6)
+    >>> second_order_steps(5, "secant"), second_order_steps(1, "conjugate")
+    (3, 1)
     """
-    once, each = {
-        "conjugate": (0, _PULL + 2 * _GRADIENT),
-        "secant": (_GRADIENT, _PULL + _GRADIENT),
+    fixed_cost, step_cost = {
+        "conjugate": (0, _VJP_PASSES + 2 * _GRADIENT_PASSES),
+        "secant": (_GRADIENT_PASSES, _VJP_PASSES + _GRADIENT_PASSES),
     }[solver]
-    return max((iterations * _ITERATION - once) // each, min(iterations, 1))
+    return max((iterations * _ITERATION_PASSES - fixed_cost) // step_cost, min(iterations, 1))
 
 
-def _first_order(problem: Problem, x: Tensor, iterations: int, solver: str, step: float) -> Tensor:
+def _first_order(objective: Objective, x: Tensor, iterations: int, solver: str, step: float) -> Tensor:
     optimizer: Optimizer = {"descent": GD, "adam": Adam, "signed": SignedAdam}[solver](lr=step)
     state = optimizer.init(x)
     for i in range(iterations):
-        climb = problem.climb(x)
-        near, difference = problem.expand(x)
-        slope = problem.descent(near, difference, problem.beyond_floor(difference)) - climb()
-        # Steps of a fixed length only settle if they shrink; plain descent is the paper's and keeps its step.
+        privacy_gradient = objective.privacy_gradient(x)
+        local, difference = objective.linearize(x)
+        excess = objective.excess_over_floor(difference)
+        gradient = objective.utility_gradient(local, difference, excess) - privacy_gradient()
+        # Steps of fixed length converge only if they shrink; plain descent is the paper's and keeps its step.
         scale = 1.0 if solver == "descent" else 1 - i / iterations
-        x, state = optimizer.step(x, slope, state, lr_scale=scale)
+        x, state = optimizer.step(x, gradient, state, lr_scale=scale)
     return x
 
 
-def _conjugate(problem: Problem, x: Tensor, steps: int, reach: float) -> Tensor:
-    """Conjugate gradients on the gradient as expanded about each point, and on the privacy metric's slope.
+def _conjugate(objective: Objective, x: Tensor, steps: int, max_step: float) -> Tensor:
+    """Conjugate gradients on the linearised gradient and on the privacy metric.
 
-    With J·direction known, by one more plain gradient, the utility is a parabola in the step, and its minimum
-    has a closed form; so has the place where the floor is met.
+    J·direction, from one more plain gradient, makes UM a parabola in the step size: its minimum has a closed
+    form, and so has the step size at which the floor is reached.
     """
     direction = previous = torch.zeros_like(x)
-    length = x.new_zeros(len(x))
+    squared_norm = x.new_zeros(len(x))
     for _ in range(steps):
-        climb = problem.climb(x)
-        near, difference = problem.expand(x)
-        beyond = problem.beyond_floor(difference)
-        slope = problem.descent(near, difference, beyond) - climb()
-        # Polak and Ribière's share of the old direction, never a negative one, none where it would rise.
-        before, length = length, _dot(slope, slope)
-        share = ((length - _dot(slope, previous)) / before.clamp_min(TINY)).clamp_min(0)
-        rise = share * _dot(direction, slope)
-        share = torch.where(rise < length, share, 0)
-        direction = wide(share, x) * direction - slope
-        fall = length - torch.where(rise < length, rise, 0)
-        tallest = _tallest(direction)
-        along = near.push(direction, tallest)
-        t = (fall / problem.utility.dot(along, along).clamp_min(TINY)).clamp_min(0)
-        t = t.minimum(problem.to_floor(difference, along, beyond)).minimum(reach / tallest)
-        x, previous = x + wide(t, x) * direction, slope
-        del near  # before the next one is made: it holds a recorded gradient
+        privacy_gradient = objective.privacy_gradient(x)
+        local, difference = objective.linearize(x)
+        excess = objective.excess_over_floor(difference)
+        gradient = objective.utility_gradient(local, difference, excess) - privacy_gradient()
+        # Polak–Ribière: never a negative multiple of the old direction, and none if that would be uphill.
+        last_squared_norm, squared_norm = squared_norm, _dot(gradient, gradient)
+        momentum = ((squared_norm - _dot(gradient, previous)) / last_squared_norm.clamp_min(TINY)).clamp_min(
+            0
+        )
+        uphill = momentum * _dot(direction, gradient)
+        momentum = torch.where(uphill < squared_norm, momentum, 0)
+        direction = expand_like(momentum, x) * direction - gradient
+        descent = squared_norm - torch.where(uphill < squared_norm, uphill, 0)
+        max_abs = _max_abs(direction)
+        change = local.jvp(direction, max_abs)
+        t = (descent / objective.utility.dot(change, change).clamp_min(TINY)).clamp_min(0)
+        t = t.minimum(objective.step_to_floor(difference, change, excess)).minimum(max_step / max_abs)
+        x, previous = x + expand_like(t, x) * direction, gradient
+        del local  # before the next one is made: it holds a recorded gradient
     return x
 
 
-def _secant(problem: Problem, x: Tensor, steps: int, reach: float) -> Tensor:
-    """Steps down the slope of what is left of UM when all that earlier moves have taught is used.
+def _secant(objective: Objective, x: Tensor, steps: int, max_step: float) -> Tensor:
+    """Gradient steps on the part of UM that the secants of earlier steps cannot remove.
 
-    The gradient is computed at every point, and any two points show how it changes in between (Anderson's
-    mixing). Where the model bends that is nearer to the truth than an expansion about one of them, and no
-    direction need be tried before it is taken, but for the first.
+    The gradient is computed at every point, and any two points show how it changes in between (Anderson
+    acceleration). For a curved gradient that is more accurate than a linearisation about one point, and only
+    the first direction costs an extra gradient.
     """
     if not steps:
-        return x  # before anything is begun that none would wait for
-    known: Secants | None = None
-    climb = problem.climb(x)
+        return x  # before the privacy gradient is started: work on a side stream must be joined
+    secants: Secants | None = None
+    privacy_gradient = objective.privacy_gradient(x)
     for number in range(steps):
-        near, difference = problem.expand(x)
-        beyond = problem.beyond_floor(difference)
-        utility = problem.utility
-        known = known or Secants(utility)
-        known.learn(x, difference)
-        back, left = known.undo()
-        slope = problem.descent(near, left, beyond) - climb()
-        fall = _dot(slope, slope)
-        if known.rate is None:
-            along = near.push(slope, _tallest(slope))
-            known.rate = fall / utility.dot(along, along).clamp_min(TINY)
-        rate = _LAST * known.rate if number == steps - 1 > 0 else known.rate
-        move = wide(beyond > 0, back) * back - wide(rate, slope) * slope
-        # A step to the minimum along the slope takes half of rate · fall from UM.
-        share = (1 - rate * fall / 2 / utility.value(left).clamp_min(TINY)).clamp_min(0).sqrt()
-        t = problem.to_floor(difference, share[:, None] * left - difference, beyond)
-        x = x + wide(t.minimum(reach / _tallest(move)).clamp_max(1), move) * move
-        del near
+        local, difference = objective.linearize(x)
+        excess = objective.excess_over_floor(difference)
+        utility = objective.utility
+        secants = secants or Secants(utility)
+        secants.add_point(x, difference)
+        correction, residual = secants.correction()
+        gradient = objective.utility_gradient(local, residual, excess) - privacy_gradient()
+        squared_norm = _dot(gradient, gradient)
+        if secants.step_size is None:
+            change = local.jvp(gradient, _max_abs(gradient))
+            secants.step_size = squared_norm / utility.dot(change, change).clamp_min(TINY)
+        is_last = number == steps - 1 > 0
+        step_size = _LAST_STEP_FACTOR * secants.step_size if is_last else secants.step_size
+        step = expand_like(excess > 0, correction) * correction - expand_like(step_size, gradient) * gradient
+        # A step to the minimum along the gradient reduces UM by half of step_size · squared_norm.
+        decrease = step_size * squared_norm / 2 / utility.value(residual).clamp_min(TINY)
+        remaining = (1 - decrease).clamp_min(0).sqrt()
+        t = objective.step_to_floor(difference, remaining[:, None] * residual - difference, excess)
+        x = x + expand_like(t.minimum(max_step / _max_abs(step)).clamp_max(1), step) * step
+        del local
     return x
 
 
-def _tallest(move: Tensor) -> Tensor:
-    """The most that a pixel moves, `[V]`."""
-    most: Tensor = move.abs().flatten(1).amax(1)
-    return most.clamp_min(TINY)
+def _max_abs(step: Tensor) -> Tensor:
+    """The largest absolute entry of each victim's step, `[V]`."""
+    largest: Tensor = step.abs().flatten(1).amax(1)
+    return largest.clamp_min(TINY)
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
