@@ -1,4 +1,4 @@
-"""Where a training stands: back bit for bit, or refused if a byte of it is another."""
+"""Checkpoints are restored bit for bit, or are an error if a byte has changed."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from refiner.checkpoint import digest, read_checkpoint, write_checkpoint
+from refiner.checkpoint import read_checkpoint, tensors_digest, write_checkpoint
 from refiner.errors import DataError
 
 SETTINGS = {"lr": 0.1, "kind": "a"}
@@ -32,24 +32,24 @@ def written(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
-def refused(path: Path) -> str:
-    held = path.read_bytes()
+def read_error(path: Path) -> str:
+    content = path.read_bytes()
 
-    def restore(found: Mapping[str, Tensor]) -> None:
+    def restore(tensors: Mapping[str, Tensor]) -> None:
         raise AssertionError("restored")
 
     with pytest.raises(DataError) as caught:
         read_checkpoint(path, SETTINGS, restore)
-    assert path.read_bytes() == held
+    assert path.read_bytes() == content
     return str(caught.value)
 
 
-def test_it_comes_back_bit_for_bit(written: Path) -> None:
-    back: dict[str, Tensor] = {}
-    assert read_checkpoint(written, SETTINGS, back.update) == 5
-    assert set(back) == set(tensors())
+def test_a_checkpoint_is_restored_bit_for_bit(written: Path) -> None:
+    restored: dict[str, Tensor] = {}
+    assert read_checkpoint(written, SETTINGS, restored.update) == 5
+    assert set(restored) == set(tensors())
     for name, value in tensors().items():
-        assert back[name].dtype == value.dtype and torch.equal(back[name], value)
+        assert restored[name].dtype == value.dtype and torch.equal(restored[name], value)
 
 
 @pytest.mark.parametrize(
@@ -63,29 +63,29 @@ def test_it_comes_back_bit_for_bit(written: Path) -> None:
         (b'"done":"5"', b'"done":"6"'),
     ],
 )
-def test_types_shapes_names_and_metadata_are_under_the_checksum(
+def test_the_checksum_covers_dtypes_shapes_names_and_metadata(
     before: bytes, after: bytes, written: Path
 ) -> None:
     content = written.read_bytes()
     assert before in content and len(before) == len(after)
     written.write_bytes(content.replace(before, after, 1))
-    assert refused(written) == (
+    assert read_error(written) == (
         f"checkpoint = {str(written)!r}: unreadable (its checksum is wrong); delete it to start anew"
     )
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(place=st.integers(0, 10_000), change=st.integers(1, 255))
-def test_no_byte_can_be_another(place: int, change: int, tmp_path: Path) -> None:
+@given(index=st.integers(0, 10_000), change=st.integers(1, 255))
+def test_a_change_of_any_byte_is_an_error(index: int, change: int, tmp_path: Path) -> None:
     path = tmp_path / "state"
     write_checkpoint(path, tensors(), SETTINGS, 5)
     content = bytearray(path.read_bytes())
-    content[place % len(content)] ^= change
+    content[index % len(content)] ^= change
     path.write_bytes(content)
-    assert re.fullmatch(r"checkpoint = '.*': unreadable \(.+\); delete it to start anew", refused(path))
+    assert re.fullmatch(r"checkpoint = '.*': unreadable \(.+\); delete it to start anew", read_error(path))
 
 
-def test_every_part_changes_the_digest() -> None:
+def test_the_digest_depends_on_every_part_and_not_on_order_or_layout() -> None:
     plain = {"a": torch.zeros(2, 3)}
     others = [
         ({"b": plain["a"]}, {"x": "1"}),
@@ -96,9 +96,9 @@ def test_every_part_changes_the_digest() -> None:
         (plain, {"y": "1"}),
         (plain, {}),
     ]
-    found = {digest(*parts) for parts in [(plain, {"x": "1"}), *others]}
-    assert len(found) == len(others) + 1 and all(len(each) == 64 for each in found)
-    # Neither the order of what it is given nor the layout in memory counts.
+    digests = {tensors_digest(*arguments) for arguments in [(plain, {"x": "1"}), *others]}
+    assert len(digests) == len(others) + 1 and all(len(digest) == 64 for digest in digests)
+    # Neither the order of the arguments nor the layout in memory counts.
     two = {"a": torch.rand(2, 3), "b": torch.ones(1)}
     same = {"b": torch.ones(1), "a": two["a"].T.contiguous().T}
-    assert digest(two, {"x": "1", "y": "2"}) == digest(same, {"y": "2", "x": "1"})
+    assert tensors_digest(two, {"x": "1", "y": "2"}) == tensors_digest(same, {"y": "2", "x": "1"})

@@ -1,4 +1,4 @@
-"""Where a training stands: one safetensors file, whole or not there, refused if a bit of it is wrong."""
+"""Checkpoints of trainings: one safetensors file with a checksum, written atomically."""
 
 import hashlib
 import json
@@ -12,65 +12,94 @@ from safetensors.torch import save
 from torch import Tensor
 
 from refiner.errors import DataError
-from refiner.files import write_whole
+from refiner.files import write_atomically
 
 
 def write_checkpoint(
     path: Path, tensors: Mapping[str, Tensor], settings: Mapping[str, object], done: int
 ) -> None:
-    """Write where a training stands after `done` of its steps; to go on it must have the same `settings`."""
-    held = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    about = {"settings": json.dumps(settings), "done": str(done)}
-    write_whole(path, save(held, about | {"sum": digest(held, about)}))
+    """Write the state of a training.
+
+    Args:
+        path: Where to; an existing file is replaced in one step.
+        tensors: The state by name.
+        settings: The settings of the training, as JSON takes them; to resume it they must be the same.
+        done: How many steps are done.
+
+    Raises:
+        DataError: The file can't be written.
+    """
+    state = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    metadata = {"settings": json.dumps(settings), "done": str(done)}
+    write_atomically(path, save(state, metadata | {"sum": tensors_digest(state, metadata)}))
 
 
 def read_checkpoint(
     path: Path, settings: Mapping[str, object], restore: Callable[[Mapping[str, Tensor]], None]
 ) -> int:
-    """Give `restore` the tensors of a checkpoint with these `settings`, and return the steps done.
+    """Read the state of a training and pass it to `restore`.
+
+    Args:
+        path: The file that `write_checkpoint` wrote.
+        settings: The settings of the training that resumes.
+        restore: Called with the tensors by name, if the file is intact and its settings are the same.
+
+    Returns:
+        How many steps are done.
+
+    Raises:
+        DataError: The file is missing or damaged, or from a training with other settings.
 
     >>> read_checkpoint(Path("absent"), {}, lambda tensors: None)
     Traceback (most recent call last):
     refiner.errors.DataError: checkpoint = 'absent': unreadable (No such file or ...); delete it to start anew
     """
-    name = f"checkpoint = {str(path)!r}"
     try:
         with safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
+            metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        if about.pop("sum", "") != digest(tensors, about):
+        if metadata.pop("sum", "") != tensors_digest(tensors, metadata):
             raise ValueError("its checksum is wrong")
-        found, done = dict(json.loads(about["settings"])), int(about["done"])
-        wanted = json.loads(json.dumps(settings))
-        other = [key for key in {**wanted, **found} if found.get(key) != wanted.get(key)]
-        if not other:
+        saved, done = dict(json.loads(metadata["settings"])), int(metadata["done"])
+        expected = json.loads(json.dumps(settings))
+        different = [key for key in {**expected, **saved} if saved.get(key) != expected.get(key)]
+        if not different:
             restore(tensors)
     except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        reason = " ".join(str(error).split())[:120]
-        raise DataError(f"{name}: unreadable ({reason}); delete it to start anew") from error
-    if other:
-        raise DataError(f"{name}: made with another {', '.join(other)}; delete it to start anew")
+        raise _checkpoint_error(path, f"unreadable ({' '.join(str(error).split())[:120]})") from error
+    if different:
+        raise _checkpoint_error(path, f"made with another {', '.join(different)}")
     return done
 
 
-def digest(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
-    """SHA-256 of tensors, by their names, types, shapes and bytes, and of what is told about them.
+def _checkpoint_error(path: Path, problem: str) -> DataError:
+    return DataError(
+        f"checkpoint = {str(path)!r}: {problem}; delete it to start anew",
+        field="checkpoint",
+        value=str(path),
+        expected="a checkpoint of the same training",
+    )
 
-    >>> digest({"a": torch.zeros(2)}, {}) == digest({"a": torch.zeros(2, dtype=torch.int32)}, {})
+
+def tensors_digest(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """SHA-256, in hex, of tensors with their names, dtypes and shapes, and of metadata; order does not count.
+
+    >>> tensors_digest({"a": torch.zeros(2)}, {}) == tensors_digest({"a": torch.zeros(2).int()}, {})
     False
     """
     names = sorted(tensors)
-    told = [[name, str(tensors[name].dtype), list(tensors[name].shape)] for name in names]
-    total = hashlib.sha256(json.dumps([told, sorted(about.items())]).encode())
+    header = [[name, str(tensors[name].dtype), list(tensors[name].shape)] for name in names]
+    total = hashlib.sha256(json.dumps([header, sorted(metadata.items())]).encode())
     for name in names:
         total.update(tensors[name].detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return total.hexdigest()
 
 
-def checksum(*tensors: Tensor) -> int:
-    """One number for the bytes of all tensors in turn.
+def tensors_checksum(*tensors: Tensor) -> int:
+    """CRC-32 of the bytes of all tensors, one after another.
 
-    >>> checksum(torch.zeros(3)) == checksum(torch.zeros(2), torch.zeros(1)) != checksum(torch.ones(3))
+    >>> whole, halves = torch.zeros(4), (torch.zeros(2), torch.zeros(2))
+    >>> tensors_checksum(whole) == tensors_checksum(*halves) != tensors_checksum(torch.ones(4))
     True
     """
     total = 0
@@ -79,11 +108,11 @@ def checksum(*tensors: Tensor) -> int:
     return total
 
 
-def under(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin with `part` and a dot, without that.
+def select_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix` and a dot, under the rest of their names.
 
-    >>> under("server", {"server.speed": 1, "parameters": 2})
-    {'speed': 1}
+    >>> select_prefix("server", {"server.momentum": 1, "parameters": 2})
+    {'momentum': 1}
     """
-    start = f"{part}."
+    start = f"{prefix}."
     return {name.removeprefix(start): t for name, t in tensors.items() if name.startswith(start)}

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: a killed run never leaves half of one."""
+"""Atomic writing of files: a killed run never leaves half of one."""
 
 import os
 import secrets
@@ -7,12 +7,22 @@ from pathlib import Path
 from refiner.errors import DataError
 
 
-def write_whole(path: str | os.PathLike[str], content: bytes) -> Path:
-    """Write `content` to a temporary file beside `path`, then put it in place in one step.
+def write_atomically(path: str | os.PathLike[str], content: bytes) -> Path:
+    """Write `content` to a temporary file in the same folder, then rename it to `path` in one step.
+
+    Args:
+        path: Where to; missing folders are made, and an existing file is replaced.
+        content: The whole content.
+
+    Returns:
+        The path.
+
+    Raises:
+        DataError: The file can't be written.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_whole(Path(folder) / "new" / "a.txt", b"whole").read_bytes()
+    ...     write_atomically(Path(folder) / "new" / "a.txt", b"whole").read_bytes()
     b'whole'
     """
     target = Path(path)
@@ -22,9 +32,14 @@ def write_whole(path: str | os.PathLike[str], content: bytes) -> Path:
         part.write_bytes(content)
         os.replace(part, target)
     except OSError as error:
-        raise DataError(f"{target}: can't be written ({error.strerror or error})") from error
+        raise DataError(
+            f"{target}: can't be written ({error.strerror or error})",
+            field="path",
+            value=str(target),
+            expected="a path that can be written",
+        ) from error
     finally:
-        # A failed clean-up must not hide what went wrong.
+        # A failed clean-up must not hide the first error.
         if part.exists():
             part.unlink()
     return target

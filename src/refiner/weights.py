@@ -1,4 +1,4 @@
-"""Networks from safetensors, fixed: for what comes with refiner and is never trained further."""
+"""Loads the fixed networks that refiner uses and never trains further, from safetensors."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +13,21 @@ from refiner.errors import DataError
 Network = TypeVar("Network", bound=nn.Module)
 
 
-def frozen(path: Path, make: Callable[[dict[str, Tensor]], Network], what: str) -> Network:
-    """The network that `make` builds to fit the weights of a file, with them, in float32 and evaluation mode.
+def load_frozen(path: Path, make: Callable[[dict[str, Tensor]], Network], what: str) -> Network:
+    """A network with the weights of a file, in float32 and evaluation mode, without gradients.
 
-    >>> frozen(Path("nowhere"), lambda weights: nn.Linear(1, 1), "a line")
+    Args:
+        path: A safetensors file.
+        make: Builds a network that fits the weights.
+        what: What the network is, for the error message, such as "a generator".
+
+    Returns:
+        The network, on the CPU.
+
+    Raises:
+        DataError: The file is missing or damaged, its weights don't fit or are not finite.
+
+    >>> load_frozen(Path("nowhere"), lambda weights: nn.Linear(1, 1), "a line")
     Traceback (most recent call last):
     refiner.errors.DataError: weights = 'nowhere': not a line (No such file or directory: nowhere)
     """
@@ -24,31 +35,42 @@ def frozen(path: Path, make: Callable[[dict[str, Tensor]], Network], what: str) 
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         weights = {name: t.float() if t.is_floating_point() else t for name, t in tensors.items()}
-        broken = [name for name, t in weights.items() if not bool(t.isfinite().all())]
-        if broken:
-            raise ValueError(f"{broken[0]} holds NaN or infinity")
+        not_finite = [name for name, t in weights.items() if not bool(t.isfinite().all())]
+        if not_finite:
+            raise ValueError(f"{not_finite[0]} holds NaN or infinity")
         network = make(weights)
         network.load_state_dict(weights)
     except (OSError, SafetensorError, RuntimeError, KeyError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())[:160]
-        raise DataError(f"weights = {str(path)!r}: not {what} ({reason})") from error
+        message = f"weights = {str(path)!r}: not {what} ({reason})"
+        raise DataError(message, field="weights", value=str(path), expected=what) from error
     network.requires_grad_(False)
     return network.eval()
 
 
-def available(device: torch.device | str) -> torch.device:
-    """The device, if it is here.
+def resolve_device(device: torch.device | str) -> torch.device:
+    """The device as a `torch.device`, checked to be usable on this machine.
 
-    >>> available("nowhere")
+    Args:
+        device: A device or its name.
+
+    Returns:
+        The device.
+
+    Raises:
+        DataError: There is no such device here.
+
+    >>> resolve_device("nowhere")
     Traceback (most recent call last):
     refiner.errors.DataError: device = 'nowhere': not available here (Expected one of cpu, cuda, ...)
     """
     try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
-    # Without CUDA in its build, PyTorch asserts.
+        resolved = torch.device(device)
+        torch.empty(0, device=resolved)
+    # A PyTorch that was built without CUDA raises an AssertionError.
     except (RuntimeError, AssertionError, TypeError) as error:
-        shown = str(device) if isinstance(device, torch.device) else device
+        name = str(device) if isinstance(device, torch.device) else device
         reason = " ".join(str(error).split())[:100]
-        raise DataError(f"device = {shown!r}: not available here ({reason})") from error
-    return found
+        message = f"device = {name!r}: not available here ({reason})"
+        raise DataError(message, field="device", value=name, expected="an available device") from error
+    return resolved

@@ -1,11 +1,11 @@
-"""The same bits from the same call: switches that are set, put back, and left alone on a CPU."""
+"""Deterministic algorithms: PyTorch's switches are set and restored, and unchanged on a CPU."""
 
 from collections.abc import Iterator
 
 import pytest
 import torch
 
-from refiner.core.determinism import repeatable
+from refiner.core.determinism import deterministic_algorithms
 from refiner.errors import UnsupportedModelError
 
 GPU, CPU = torch.device("cuda"), torch.device("cpu")
@@ -20,7 +20,7 @@ def switches() -> tuple[bool, bool, bool]:
 
 
 @pytest.fixture(autouse=True)
-def timed() -> Iterator[None]:
+def fast_settings() -> Iterator[None]:
     """A user whose speed settings are all on."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
@@ -30,39 +30,44 @@ def timed() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-def test_a_gpu_is_switched_and_switched_back() -> None:
-    with repeatable(True, GPU):
+def test_switches_are_set_and_restored() -> None:
+    with deterministic_algorithms(True, GPU):
         assert switches() == (False, True, False)
-        with repeatable(True, GPU):
+        with deterministic_algorithms(True, GPU):
             assert switches() == (False, True, False)
         assert switches() == (False, True, False)
     assert switches() == (True, True, True)
 
 
-@pytest.mark.parametrize(("wanted", "device"), [(True, CPU), (False, GPU), (False, CPU)])
-def test_else_nothing_happens(wanted: bool, device: torch.device) -> None:
-    with repeatable(wanted, device):
+@pytest.mark.parametrize(("enabled", "device"), [(True, CPU), (False, GPU), (False, CPU)])
+def test_otherwise_nothing_changes(enabled: bool, device: torch.device) -> None:
+    with deterministic_algorithms(enabled, device):
         assert switches() == (True, True, True)
 
 
-def test_what_has_no_such_algorithm_is_one_line() -> None:
+def test_an_operation_without_a_deterministic_algorithm_is_a_one_line_error() -> None:
     with (
-        pytest.raises(UnsupportedModelError, match=r"deterministic = True: put_ has no algorithm") as caught,
-        repeatable(True, GPU),
+        pytest.raises(
+            UnsupportedModelError, match=r"deterministic = True: put_ has no deterministic algorithm"
+        ) as caught,
+        deterministic_algorithms(True, GPU),
     ):
         torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
     assert "\n" not in str(caught.value)
     assert switches() == (True, True, True)
 
 
-def test_other_errors_pass_as_they_are() -> None:
-    with pytest.raises(RuntimeError, match="size of tensor"), repeatable(True, GPU):
+def test_other_errors_are_not_changed() -> None:
+    with pytest.raises(RuntimeError, match="size of tensor"), deterministic_algorithms(True, GPU):
         torch.zeros(3) + torch.zeros(2)
-    with pytest.raises(KeyError), repeatable(True, GPU):
+    with pytest.raises(KeyError), deterministic_algorithms(True, GPU):
         raise KeyError
     assert switches() == (True, True, True)
 
 
-def test_cublas_that_began_without_its_switch() -> None:
-    with pytest.raises(UnsupportedModelError, match="before the first use of the GPU"), repeatable(True, GPU):
+def test_cublas_used_before_the_switch_is_an_error() -> None:
+    with (
+        pytest.raises(UnsupportedModelError, match="before the first use of the GPU"),
+        deterministic_algorithms(True, GPU),
+    ):
         raise RuntimeError("Deterministic behavior was enabled ... set CUBLAS_WORKSPACE_CONFIG=:4096:8 ...")

@@ -13,19 +13,19 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from refiner.core import convolution
-from refiner.core.gradients import directional, flatten, gradients, unflatten
+from refiner.core.gradients import flatten, gradients, gradients_jvp
 from refiner.core.task import Task
 from refiner.defenses.none import NoDefense
 from refiner.errors import DataError, SettingError
-from refiner.models import NAMES, LeNet, build, resnet
+from refiner.models import MODELS, LeNet, make_model, resnet
 
 V = 2
-# A quarter of the real widths, in groups as large as theirs: examining 21 million parameters takes seconds.
+# A quarter of the real widths, in groups as large as theirs: validating 21 million parameters takes seconds.
 WIDTHS = (16, 32, 64, 128)
 GROUPS = 8
 # Smooth activations: finite differences across a kink of ReLU would be wrong themselves. The last stage of a
 # ResNet sees one pixel here, so batch norm needs more samples; without it samples are independent.
-MODELS: dict[str, tuple[str, int, dict[str, object]]] = {
+CASES: dict[str, tuple[str, int, dict[str, object]]] = {
     "lenet": ("lenet", 2, {"activation": "gelu"}),
     "resnet10-group": ("resnet10", 2, {"activation": "tanh", "groups": GROUPS}),
     "resnet10-batch": ("resnet10", 6, {"activation": "gelu", "norm": "batch", "groups": GROUPS}),
@@ -38,7 +38,7 @@ Case = tuple[Task, Tensor, Tensor]
 
 
 class Transformer(nn.Module):
-    """PyTorch's own attention, which has a fast way without gradients and fused kernels with them."""
+    """PyTorch's own attention, which has a fast path without gradients and fused kernels with them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Tied(nn.Module):
         return self.head(self.second(self.first(x).tanh()).tanh())
 
 
-OTHERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+OTHER_MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "transformer": (Transformer, (5, 4)),
     "tied": (Tied, (4,)),
 }
@@ -75,41 +75,41 @@ def victims(model: nn.Module, shape: tuple[int, ...], samples: int = 2) -> Case:
     return Task(model, example=x[0, :2]), x, y
 
 
-ALL = [*MODELS, *OTHERS]
-# The deeper ResNets have the parts of the first: one test of each order is enough.
-LIGHT = [name for name in ALL if name not in ("resnet18", "resnet34")]
+ALL_MODELS = [*CASES, *OTHER_MODELS]
+# The deeper ResNets consist of the same modules as the first: one test of each order is enough.
+SMALL_MODELS = [name for name in ALL_MODELS if name not in ("resnet18", "resnet34")]
 
 
 @pytest.fixture(scope="module")
 def case(request: pytest.FixtureRequest) -> Iterator[Case]:
-    """Each model once for all tests: examining a deep one takes seconds."""
+    """Each model once for all tests: validating a deep one takes seconds."""
     torch.manual_seed(0)
-    if request.param in OTHERS:
-        make, shape = OTHERS[request.param]
+    if request.param in OTHER_MODELS:
+        make, shape = OTHER_MODELS[request.param]
         yield victims(make().double(), shape)
     else:
-        name, samples, chosen = MODELS[request.param]
+        name, samples, chosen = CASES[request.param]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(resnet, "WIDTHS", WIDTHS)
-            model = build(name, 3, (3, 8, 8), **chosen).double()
+            model = make_model(name, 3, (3, 8, 8), **chosen).double()
         yield victims(model, (3, 8, 8), samples)
 
 
 def loop(task: Task, x: Tensor, y: Tensor) -> list[dict[str, Tensor]]:
-    """Each victim alone, as in any training loop; only dropout is off."""
+    """The gradient of each victim by plain autograd, as in a training loop without dropout."""
     model = copy.deepcopy(task.model).eval()
     for module in model.modules():
         module.training = isinstance(module, nn.BatchNorm2d)
-    found = []
+    result = []
     for data, labels in zip(x, y, strict=True):
         model.zero_grad()
         cross_entropy(model(data), labels).backward()
-        found.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
-    return found
+        result.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
+    return result
 
 
-def error(found: Tensor, expected: Tensor) -> float:
-    return float((found - expected).norm() / expected.norm())
+def error(actual: Tensor, expected: Tensor) -> float:
+    return float((actual - expected).norm() / expected.norm())
 
 
 def difference(function: Callable[[float], Tensor], step: float = 1e-5) -> Tensor:
@@ -117,112 +117,112 @@ def difference(function: Callable[[float], Tensor], step: float = 1e-5) -> Tenso
     return (function(step) - function(-step)) / (2 * step)
 
 
-def test_every_model_is_here() -> None:
-    assert {name for name, _, _ in MODELS.values()} == set(NAMES)
+def test_every_model_is_tested() -> None:
+    assert {name for name, _, _ in CASES.values()} == set(MODELS)
 
 
 def assert_equal_to_a_loop(task: Task, x: Tensor, y: Tensor) -> None:
-    found = gradients(task, x, y)
-    assert tuple(found) == task.names
+    batched = gradients(task, x, y)
+    assert tuple(batched) == task.names
     for victim, reference in enumerate(loop(task, x, y)):
-        whole = torch.stack([value.norm() for value in reference.values()]).norm()
+        total = torch.stack([value.norm() for value in reference.values()]).norm()
         for name in task.names:
-            # Some are zero but for rounding, as the gradient of a bias before softmax is.
-            size = reference[name].norm() + 1e-3 * whole
-            assert (found[name][victim] - reference[name]).norm() < 1e-9 * size, name
+            # Some are zero except for rounding, such as the gradient of a bias before softmax.
+            size = reference[name].norm() + 1e-3 * total
+            assert (batched[name][victim] - reference[name]).norm() < 1e-9 * size, name
 
 
-@pytest.mark.parametrize("case", ALL, indirect=True)
-def test_equal_to_a_loop(case: Case) -> None:
+@pytest.mark.parametrize("case", ALL_MODELS, indirect=True)
+def test_batched_gradients_equal_a_loop(case: Case) -> None:
     assert_equal_to_a_loop(*case)
 
 
 @pytest.mark.parametrize(
-    ("case", "chunk"), [("lenet", 1), *((name, None) for name in LIGHT)], indirect=["case"]
+    ("case", "chunk"), [("lenet", 1), *((name, None) for name in SMALL_MODELS)], indirect=["case"]
 )
-def test_victims_with_models_of_their_own(case: Case, chunk: int | None) -> None:
+def test_each_victim_can_have_its_own_model(case: Case, chunk: int | None) -> None:
     task, x, y = case
     shared = torch.cat([value.flatten() for value in task.parameters().values()])
     models = torch.stack([shared, shared + 0.1 * torch.randn_like(shared)])
     point, tangent = x.clone().requires_grad_(), torch.randn_like(x)
-    found = gradients(task.each(models), point, y, chunk=chunk)
-    (slope,) = torch.autograd.grad(flatten(found).square().sum(), point)
-    along = flatten(directional(task.each(models), x, y, tangent))
+    batched = gradients(task.with_models(models), point, y, chunk=chunk)
+    (second,) = torch.autograd.grad(flatten(batched).square().sum(), point)
+    derivative = flatten(gradients_jvp(task.with_models(models), x, y, tangent))
     for victim, row in enumerate(models):
-        alone = {name: value[0] for name, value in unflatten(task, row[None]).items()}
+        parameters = {name: value[0] for name, value in task.unflatten(row[None]).items()}
         one = slice(victim, victim + 1)
-        own = point.detach()[one].clone().requires_grad_()
-        expected = gradients(task, own, y[one], parameters=alone)
-        assert error(flatten(found).detach()[victim], flatten(expected).detach()[0]) < 1e-9
-        assert error(slope[one], torch.autograd.grad(flatten(expected).square().sum(), own)[0]) < 1e-9
-        steered = directional(task, x[one], y[one], tangent[one], parameters=alone)
-        assert error(along[victim], flatten(steered)[0]) < 1e-9
+        single = point.detach()[one].clone().requires_grad_()
+        expected = gradients(task, single, y[one], parameters=parameters)
+        assert error(flatten(batched).detach()[victim], flatten(expected).detach()[0]) < 1e-9
+        assert error(second[one], torch.autograd.grad(flatten(expected).square().sum(), single)[0]) < 1e-9
+        expected_jvp = gradients_jvp(task, x[one], y[one], tangent[one], parameters=parameters)
+        assert error(derivative[victim], flatten(expected_jvp)[0]) < 1e-9
 
 
 @pytest.mark.parametrize("activation", ["relu", "sigmoid"])
-def test_equal_to_a_loop_with_other_activations(activation: str) -> None:
+def test_batched_gradients_equal_a_loop_with_other_activations(activation: str) -> None:
     assert_equal_to_a_loop(*victims(LeNet(3, (3, 8, 8), activation=activation).double(), (3, 8, 8)))
 
 
-@pytest.mark.parametrize("case", ALL, indirect=True)
-def test_second_order_equals_finite_differences(case: Case) -> None:
+@pytest.mark.parametrize("case", ALL_MODELS, indirect=True)
+def test_second_derivatives_equal_finite_differences(case: Case) -> None:
     assert_second_order(*case)
 
 
-@pytest.mark.parametrize("case", LIGHT, indirect=True)
-def test_second_order_of_one_victim(case: Case) -> None:
-    """One victim goes by plain autograd, several by vmap."""
+@pytest.mark.parametrize("case", SMALL_MODELS, indirect=True)
+def test_second_derivatives_of_one_victim_equal_finite_differences(case: Case) -> None:
+    """One victim is computed without vmap, several with it."""
     task, x, y = case
     assert_second_order(task, x[:1], y[:1])
 
 
 def assert_second_order(task: Task, x: Tensor, y: Tensor) -> None:
     def scalar(data: Tensor) -> Tensor:
-        found = gradients(task, data, y).values()
-        return torch.stack([k * g.square().sum() + g.sum() for k, g in enumerate(found, start=1)]).sum()
+        values = gradients(task, data, y).values()
+        return torch.stack([k * g.square().sum() + g.sum() for k, g in enumerate(values, start=1)]).sum()
 
     point = x.clone().requires_grad_()
-    (slope,) = torch.autograd.grad(scalar(point), point)
-    assert slope.shape == x.shape
+    (second,) = torch.autograd.grad(scalar(point), point)
+    assert second.shape == x.shape
     direction = torch.randn_like(x)
-    along = difference(lambda step: scalar(x + step * direction))
-    assert abs(float((slope * direction).sum() / along) - 1) < 1e-6
+    expected = difference(lambda step: scalar(x + step * direction))
+    assert abs(float((second * direction).sum() / expected) - 1) < 1e-6
 
 
-@pytest.mark.parametrize("case", LIGHT, indirect=True)
-def test_directional_equals_finite_differences(case: Case) -> None:
+@pytest.mark.parametrize("case", SMALL_MODELS, indirect=True)
+def test_gradients_jvp_equals_finite_differences(case: Case) -> None:
     task, x, y = case
     tangent = torch.randn_like(x)
-    along = directional(task, x, y, tangent)
-    assert tuple(along) == task.names
+    derivative = gradients_jvp(task, x, y, tangent)
+    assert tuple(derivative) == task.names
     expected = difference(lambda step: flatten(gradients(task, x + step * tangent, y)))
     for victim in range(V):
-        assert error(flatten(along)[victim], expected[victim]) < 1e-6
+        assert error(flatten(derivative)[victim], expected[victim]) < 1e-6
 
 
-def test_directional_of_one_victim(tasks: dict[torch.dtype, Task]) -> None:
+def test_gradients_jvp_of_one_victim_equals_that_of_a_batch(tasks: dict[torch.dtype, Task]) -> None:
     task, x, y = (
         tasks[torch.float64],
         torch.rand(2, 2, 1, 8, 8, dtype=torch.float64),
         torch.randint(3, (2, 2)),
     )
     tangent = torch.randn_like(x)
-    both = flatten(directional(task, x, y, tangent))
-    alone = flatten(directional(task, x[1:], y[1:], tangent[1:]))
+    both = flatten(gradients_jvp(task, x, y, tangent))
+    alone = flatten(gradients_jvp(task, x[1:], y[1:], tangent[1:]))
     assert error(alone[0], both[1]) < 1e-9
 
 
-def small(dtype: torch.dtype) -> Task:
+def small_task(dtype: torch.dtype) -> Task:
     torch.manual_seed(0)
     return Task(LeNet(3, (1, 8, 8)).to(dtype), example=torch.rand(2, 1, 8, 8, dtype=dtype))
 
 
-SMALL = {torch.float32: 1e-5, torch.float64: 1e-9}
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-9}
 
 
 @pytest.fixture(scope="module")
 def tasks() -> dict[torch.dtype, Task]:
-    return {dtype: small(dtype) for dtype in SMALL}
+    return {dtype: small_task(dtype) for dtype in TOLERANCE}
 
 
 @settings(max_examples=10)
@@ -237,17 +237,17 @@ def test_chunks_change_only_rounding(
     draw = torch.Generator().manual_seed(seed)
     x = torch.rand(count, samples, 1, 8, 8, generator=draw, dtype=torch.float64)
     y = torch.randint(3, (count, samples), generator=draw)
-    for dtype, bound in SMALL.items():
+    for dtype, bound in TOLERANCE.items():
         first, second = (x.to(dtype).requires_grad_() for _ in range(2))
         whole = flatten(gradients(tasks[dtype], first, y))
-        parts = flatten(gradients(tasks[dtype], second, y, chunk=chunk))
-        assert (whole - parts).norm(dim=1).le(bound * whole.norm(dim=1)).all()
-        (slope,) = torch.autograd.grad(whole.square().sum(), first)
-        (pieces,) = torch.autograd.grad(parts.square().sum(), second)
-        assert (slope - pieces).flatten(1).norm(dim=1).le(10 * bound * slope.flatten(1).norm(dim=1)).all()
+        chunked = flatten(gradients(tasks[dtype], second, y, chunk=chunk))
+        assert (whole - chunked).norm(dim=1).le(bound * whole.norm(dim=1)).all()
+        (a,) = torch.autograd.grad(whole.square().sum(), first)
+        (b,) = torch.autograd.grad(chunked.square().sum(), second)
+        assert (a - b).flatten(1).norm(dim=1).le(10 * bound * a.flatten(1).norm(dim=1)).all()
 
 
-def test_victims_do_not_feel_each_other(tasks: dict[torch.dtype, Task]) -> None:
+def test_victims_do_not_influence_each_other(tasks: dict[torch.dtype, Task]) -> None:
     x, y = torch.rand(3, 2, 1, 8, 8, dtype=torch.float64), torch.randint(3, (3, 2))
     before = gradients(tasks[torch.float64], x, y)
     x[1] = 100 * torch.randn_like(x[1])
@@ -257,74 +257,74 @@ def test_victims_do_not_feel_each_other(tasks: dict[torch.dtype, Task]) -> None:
         assert not torch.allclose(value[1], before[name][1])
 
 
-def test_a_graph_only_where_it_is_asked_for(tasks: dict[torch.dtype, Task]) -> None:
+def test_a_graph_is_recorded_only_if_x_requires_a_gradient(tasks: dict[torch.dtype, Task]) -> None:
     task, x, y = tasks[torch.float32], torch.rand(2, 1, 1, 8, 8), torch.zeros(2, 1, dtype=torch.long)
     for count in (1, 2):
         plain = gradients(task, x[:count], y[:count])
-        asked = gradients(task, x[:count].clone().requires_grad_(), y[:count])
+        recorded = gradients(task, x[:count].clone().requires_grad_(), y[:count])
         with torch.no_grad():
-            quiet = gradients(task, x[:count].clone().requires_grad_(), y[:count])
+            without_grad = gradients(task, x[:count].clone().requires_grad_(), y[:count])
         assert not any(g.requires_grad for g in plain.values())
-        assert all(g.requires_grad for g in asked.values())
-        assert not any(g.requires_grad for g in quiet.values())
-        assert all(torch.equal(plain[name], quiet[name]) for name in task.names)
-    along = directional(task, x.clone().requires_grad_(), y, torch.ones_like(x))
-    assert not any(g.requires_grad for g in along.values())
+        assert all(g.requires_grad for g in recorded.values())
+        assert not any(g.requires_grad for g in without_grad.values())
+        assert all(torch.equal(plain[name], without_grad[name]) for name in task.names)
+    derivative = gradients_jvp(task, x.clone().requires_grad_(), y, torch.ones_like(x))
+    assert not any(g.requires_grad for g in derivative.values())
 
 
-def test_other_parameters_than_the_models(tasks: dict[torch.dtype, Task]) -> None:
+def test_given_parameters_replace_those_of_the_model(tasks: dict[torch.dtype, Task]) -> None:
     task, x, y = (
         tasks[torch.float64],
         torch.rand(2, 2, 1, 8, 8, dtype=torch.float64),
         torch.randint(3, (2, 2)),
     )
-    moved = {name: 1.5 * value for name, value in task.parameters().items()}
+    changed = {name: 1.5 * value for name, value in task.parameters().items()}
     other = copy.deepcopy(task.model)
-    other.load_state_dict(moved)
+    other.load_state_dict(changed)
     expected = flatten(gradients(Task(other, example=x[0]), x, y))
-    assert error(flatten(gradients(task, x, y, parameters=moved)), expected) < 1e-9
+    assert error(flatten(gradients(task, x, y, parameters=changed)), expected) < 1e-9
     assert error(flatten(gradients(task, x, y)), expected) > 1e-3
-    along = flatten(directional(Task(other, example=x[0]), x, y, x))
-    assert error(flatten(directional(task, x, y, x, parameters=moved)), along) < 1e-9
-    assert error(flatten(directional(task, x, y, x)), along) > 1e-3
+    derivative = flatten(gradients_jvp(Task(other, example=x[0]), x, y, x))
+    assert error(flatten(gradients_jvp(task, x, y, x, parameters=changed)), derivative) < 1e-9
+    assert error(flatten(gradients_jvp(task, x, y, x)), derivative) > 1e-3
 
 
 @settings(max_examples=20)
 @given(count=st.integers(1, 5), seed=st.integers(0, 2**31))
-def test_flatten_and_back(tasks: dict[torch.dtype, Task], count: int, seed: int) -> None:
+def test_unflatten_is_the_inverse_of_flatten(tasks: dict[torch.dtype, Task], count: int, seed: int) -> None:
     task = tasks[torch.float32]
     flat = torch.randn(count, task.size, generator=torch.Generator().manual_seed(seed))
-    parts = unflatten(task, flat)
-    assert tuple(parts) == task.names
-    assert all(part.shape == (count, *task.shapes[name]) for name, part in parts.items())
-    assert torch.equal(flatten(parts), flat)
-    again = unflatten(task, flatten(parts))
-    assert all(torch.equal(again[name], part) for name, part in parts.items())
+    named = task.unflatten(flat)
+    assert tuple(named) == task.names
+    assert all(value.shape == (count, *task.shapes[name]) for name, value in named.items())
+    assert torch.equal(flatten(named), flat)
+    again = task.unflatten(flatten(named))
+    assert all(torch.equal(again[name], value) for name, value in named.items())
 
 
-class Tempered(nn.Module):
-    """A parameter without axes, and one without elements."""
+class WithTemperature(nn.Module):
+    """Has a parameter without axes, and one without elements."""
 
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(4, 3)
         self.temperature = nn.Parameter(torch.tensor(2.0))
-        self.nothing = nn.Parameter(torch.zeros(0, 3))
+        self.empty = nn.Parameter(torch.zeros(0, 3))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x.tanh()) * self.temperature + self.nothing.sum()
+        return self.linear(x.tanh()) * self.temperature + self.empty.sum()
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_parameter_without_axes(count: int) -> None:
-    task = Task(Tempered(), example=torch.randn(2, 4))
+def test_parameters_without_axes_or_elements_work(count: int) -> None:
+    task = Task(WithTemperature(), example=torch.randn(2, 4))
     x, y = torch.randn(count, 2, 4), torch.randint(3, (count, 2))
-    found = gradients(task, x, y)
-    assert found["temperature"].shape == (count,)
-    assert found["temperature"].all()
-    flat = flatten(found)
+    gradient = gradients(task, x, y)
+    assert gradient["temperature"].shape == (count,)
+    assert gradient["temperature"].all()
+    flat = flatten(gradient)
     assert flat.shape == (count, task.size)
-    assert all(torch.equal(part, found[name]) for name, part in unflatten(task, flat).items())
+    assert all(torch.equal(value, gradient[name]) for name, value in task.unflatten(flat).items())
     assert torch.equal(NoDefense().protect(task, x, y).flat(), flat)
 
 
@@ -342,38 +342,40 @@ class Idle(nn.Module):
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_what_is_never_used_gets_zero(count: int) -> None:
+def test_unused_parameters_get_zero_gradients(count: int) -> None:
     task = Task(Idle(), example=torch.randn(2, 4))
     x, y = torch.randn(count, 2, 4), torch.randint(3, (count, 2))
     point = x.clone().requires_grad_()
-    found = gradients(task, point, y)
-    along = directional(task, x, y, x)
+    gradient = gradients(task, point, y)
+    derivative = gradients_jvp(task, x, y, x)
     for name in ("unused", "idle.weight", "idle.bias"):
-        for mapping in (found, along):
+        for mapping in (gradient, derivative):
             assert mapping[name].shape == (count, *task.shapes[name])
             assert not mapping[name].any()
-    assert found["linear.weight"].any() and along["linear.weight"].any()
-    (slope,) = torch.autograd.grad(flatten(found).square().sum(), point)
-    assert slope.any()
+    assert gradient["linear.weight"].any() and derivative["linear.weight"].any()
+    (second,) = torch.autograd.grad(flatten(gradient).square().sum(), point)
+    assert second.any()
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_walk_back_spends_nothing_on_derivatives_in_the_parameters(
+def test_backward_computes_no_second_derivatives_in_the_parameters(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = Task(LeNet(), example=torch.rand(2, 3, 32, 32))
     point = torch.rand(count, 2, 3, 32, 32, requires_grad=True)
-    found = flatten(gradients(task, point, torch.zeros(count, 2, dtype=torch.long)))
+    gradient = flatten(gradients(task, point, torch.zeros(count, 2, dtype=torch.long)))
     maps: list[str] = []
 
-    def forward(which: convolution.Map, a: Tensor, b: Tensor, geometry: convolution.Geometry) -> Tensor:
-        maps.append(which.__name__)
-        return which(a, b, geometry)
+    def forward(
+        function: convolution.BilinearMap, a: Tensor, b: Tensor, geometry: convolution.Geometry
+    ) -> Tensor:
+        maps.append(function.__name__)
+        return function(a, b, geometry)
 
     monkeypatch.setattr(convolution._Bilinear, "forward", staticmethod(forward))
-    torch.autograd.grad(found, point, torch.ones_like(found))
-    # Four walks a layer; the first has nothing before it.
-    assert sorted(maps) == ["_input"] * 6 + ["_output"] * 5
+    torch.autograd.grad(gradient, point, torch.ones_like(gradient))
+    # Four maps per layer; the first layer has none before it.
+    assert sorted(maps) == ["conv_input_grad"] * 6 + ["conv_output"] * 5
 
 
 X, Y = torch.rand(3, 2, 1, 8, 8), torch.zeros(3, 2, dtype=torch.long)
@@ -409,36 +411,36 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
 }
 
 
-@pytest.mark.parametrize("how", WRONG)
-def test_a_wrong_argument_is_one_line_that_names_it(tasks: dict[torch.dtype, Task], how: str) -> None:
-    changed, message = WRONG[how]
-    given: dict[str, Any] = {"task": tasks[torch.float32], "x": X, "y": Y, "parameters": None, **changed}
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_argument_is_a_one_line_error(tasks: dict[torch.dtype, Task], name: str) -> None:
+    changed, message = WRONG[name]
+    arguments: dict[str, Any] = {"task": tasks[torch.float32], "x": X, "y": Y, "parameters": None, **changed}
     with pytest.raises(DataError) as caught:
-        gradients(given["task"], given["x"], given["y"], parameters=given["parameters"])
+        gradients(arguments["task"], arguments["x"], arguments["y"], parameters=arguments["parameters"])
     assert str(caught.value) == message
 
 
-def test_models_that_are_not_one_for_each_victim(tasks: dict[torch.dtype, Task]) -> None:
+def test_a_wrong_number_of_models_is_an_error(tasks: dict[torch.dtype, Task]) -> None:
     task = tasks[torch.float32]
     with pytest.raises(DataError) as caught:
-        gradients(task.each(torch.zeros(2, task.size)), X, Y)
+        gradients(task.with_models(torch.zeros(2, task.size)), X, Y)
     assert str(caught.value) == "parameters of 2 models: expected one for each of 3 victims"
     wrong: Any
-    for wrong, told in ((torch.zeros(2, 5), "torch.float32 [2, 5]"), ([0.0], "list")):
+    for wrong, shown in ((torch.zeros(2, 5), "torch.float32 [2, 5]"), ([0.0], "list")):
         with pytest.raises(DataError) as caught:
-            task.each(wrong)
-        assert str(caught.value) == f"models = {told}: expected dense [V, {task.size}]"
+            task.with_models(wrong)
+        assert str(caught.value) == f"models = {shown}: expected dense [V, {task.size}]"
 
 
 @pytest.mark.parametrize("chunk", [0, -1, 1.5, True, "2"])
-def test_a_wrong_chunk_is_refused(tasks: dict[torch.dtype, Task], chunk: int) -> None:
+def test_a_wrong_chunk_is_an_error(tasks: dict[torch.dtype, Task], chunk: int) -> None:
     with pytest.raises(SettingError) as caught:
         gradients(tasks[torch.float32], X, Y, chunk=chunk)
     assert str(caught.value) == f"chunk = {chunk!r}: expected an integer ≥ 1"
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_parameters_that_are_missing_are_named(tasks: dict[torch.dtype, Task], count: int) -> None:
+def test_missing_parameters_are_named(tasks: dict[torch.dtype, Task], count: int) -> None:
     task = tasks[torch.float32]
     whole = task.parameters()
     few = {name: value for name, value in whole.items() if not name.startswith("head.")}
@@ -453,31 +455,31 @@ def test_parameters_that_are_missing_are_named(tasks: dict[torch.dtype, Task], c
         assert str(caught.value) == f"parameters: without {missing}, expected all {len(whole)} of the task"
 
 
-def test_probabilities_are_taken_for_labels(tasks: dict[torch.dtype, Task]) -> None:
-    sure = nn.functional.one_hot(Y, 3).float()
-    found = flatten(gradients(tasks[torch.float32], X, sure))
-    assert error(found, flatten(gradients(tasks[torch.float32], X, Y))) < 1e-5
+def test_labels_can_be_probabilities(tasks: dict[torch.dtype, Task]) -> None:
+    one_hot = nn.functional.one_hot(Y, 3).float()
+    gradient = flatten(gradients(tasks[torch.float32], X, one_hot))
+    assert error(gradient, flatten(gradients(tasks[torch.float32], X, Y))) < 1e-5
 
 
-def test_it_goes_through_the_transforms_of_functions() -> None:
+def test_gradients_work_under_function_transforms() -> None:
     x = X.double()
     task = Task(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)).double(), example=x[0])
 
     def flat(data: Tensor) -> Tensor:
         return flatten(gradients(task, data, Y, parameters=task.parameters()))
 
-    def length(data: Tensor) -> Tensor:
+    def squared_norm(data: Tensor) -> Tensor:
         return flat(data).square().sum()
 
-    many = torch.func.vmap(flat)(torch.stack([x, 1 - x]))
-    assert error(many, torch.stack([flat(x), flat(1 - x)])) < 1e-9
-    slope = torch.func.grad(length)(x)
-    along = torch.func.jvp(length, (x,), (torch.ones_like(x),))[1]
-    assert abs(float(slope.sum() / along) - 1) < 1e-6
+    mapped = torch.func.vmap(flat)(torch.stack([x, 1 - x]))
+    assert error(mapped, torch.stack([flat(x), flat(1 - x)])) < 1e-9
+    second = torch.func.grad(squared_norm)(x)
+    derivative = torch.func.jvp(squared_norm, (x,), (torch.ones_like(x),))[1]
+    assert abs(float(second.sum() / derivative) - 1) < 1e-6
 
 
-class Blind(TorchDispatchMode):
-    """Refuses every operation that brings a value to the host: a recording of a CUDA graph would fail."""
+class NoHostReads(TorchDispatchMode):
+    """Fails on every operation that brings a value to the host, as recording a CUDA graph would."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         assert "_local_scalar_dense" not in str(func), str(func)
@@ -485,14 +487,14 @@ class Blind(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_no_value_is_looked_at(tasks: dict[torch.dtype, Task], count: int) -> None:
+def test_gradients_read_no_value_on_the_host(tasks: dict[torch.dtype, Task], count: int) -> None:
     task = tasks[torch.float32]
-    with Blind():
-        found = gradients(task, X[:count], Y[:count], parameters=task.parameters(), chunk=2)
-    assert tuple(found) == task.names
+    with NoHostReads():
+        gradient = gradients(task, X[:count], Y[:count], parameters=task.parameters(), chunk=2)
+    assert tuple(gradient) == task.names
 
 
-VALUE: dict[str, tuple[Callable[[Tensor], object], str]] = {
+WRONG_VALUES: dict[str, tuple[Callable[[Tensor], object], str]] = {
     "another shape": (lambda p: p[:2], "head.bias = torch.float32 [2]: expected dense [3]"),
     "an axis more": (lambda p: p[None], "head.bias = torch.float32 [1, 3]: expected dense [3]"),
     "a list": (lambda p: p.tolist(), "head.bias = list: expected dense [3]"),
@@ -505,17 +507,17 @@ VALUE: dict[str, tuple[Callable[[Tensor], object], str]] = {
 
 
 @pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("how", VALUE)
-def test_a_wrong_parameter_is_named(tasks: dict[torch.dtype, Task], how: str, count: int) -> None:
-    change, told = VALUE[how]
+@pytest.mark.parametrize("name", WRONG_VALUES)
+def test_a_wrong_parameter_is_named(tasks: dict[torch.dtype, Task], name: str, count: int) -> None:
+    change, message = WRONG_VALUES[name]
     whole = tasks[torch.float32].parameters()
     wrong: Any = {**whole, "head.bias": change(whole["head.bias"])}
     with pytest.raises(DataError) as caught:
         gradients(tasks[torch.float32], X[:count], Y[:count], parameters=wrong)
-    assert str(caught.value) == f"parameters: {told}"
+    assert str(caught.value) == f"parameters: {message}"
 
 
-TANGENT: dict[str, Callable[[Tensor], Any]] = {
+WRONG_TANGENTS: dict[str, Callable[[Tensor], Any]] = {
     "no tensor": lambda t: t.tolist(),
     "of other samples": lambda t: t[:, :1],
     "of another dtype": lambda t: t.double(),
@@ -523,19 +525,19 @@ TANGENT: dict[str, Callable[[Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("how", TANGENT)
-def test_a_wrong_tangent_is_named(tasks: dict[torch.dtype, Task], how: str) -> None:
+@pytest.mark.parametrize("name", WRONG_TANGENTS)
+def test_a_wrong_tangent_is_named(tasks: dict[torch.dtype, Task], name: str) -> None:
     with pytest.raises(DataError, match=r"^tangent = .*: expected dense torch.float32 \[3, .*\], as x$"):
-        directional(tasks[torch.float32], X, Y, TANGENT[how](torch.ones_like(X)))
+        gradients_jvp(tasks[torch.float32], X, Y, WRONG_TANGENTS[name](torch.ones_like(X)))
 
 
-def test_a_derivative_along_a_tangent_takes_what_gradients_take(tasks: dict[torch.dtype, Task]) -> None:
+def test_gradients_jvp_checks_its_inputs_as_gradients_does(tasks: dict[torch.dtype, Task]) -> None:
     task = tasks[torch.float32]
     part = {name: value for name, value in task.parameters().items() if name != "head.bias"}
     with pytest.raises(DataError, match=r"without head\.bias"):
-        directional(task, X, Y, torch.ones_like(X), parameters=part)
+        gradients_jvp(task, X, Y, torch.ones_like(X), parameters=part)
     with pytest.raises(DataError, match=r"^y = "):
-        directional(task, X, Y[:, :1], torch.ones_like(X))
+        gradients_jvp(task, X, Y[:, :1], torch.ones_like(X))
 
 
 def test_a_wrong_first_parameter_is_named(tasks: dict[torch.dtype, Task]) -> None:
@@ -552,13 +554,13 @@ def test_a_wrong_first_parameter_is_named(tasks: dict[torch.dtype, Task]) -> Non
     assert str(caught.value) == f"parameters: {first} of torch.int64: expected torch.float32"
 
 
-def test_a_wrong_parameter_among_those_of_each_victim(tasks: dict[torch.dtype, Task]) -> None:
+def test_a_wrong_parameter_per_victim_is_named(tasks: dict[torch.dtype, Task]) -> None:
     task = tasks[torch.float32]
-    each = task.apart(torch.rand(3, task.size))
-    assert tuple(gradients(task, X, Y, parameters=each)) == task.names
-    for wrong, shown in ((each["head.bias"][0], [3]), (each["head.bias"][:2], [2, 3])):
+    per_victim = task.unflatten(torch.rand(3, task.size))
+    assert tuple(gradients(task, X, Y, parameters=per_victim)) == task.names
+    for wrong, shown in ((per_victim["head.bias"][0], [3]), (per_victim["head.bias"][:2], [2, 3])):
         with pytest.raises(DataError) as caught:
-            gradients(task, X, Y, parameters={**each, "head.bias": wrong})
+            gradients(task, X, Y, parameters={**per_victim, "head.bias": wrong})
         assert str(caught.value) == f"parameters: head.bias = torch.float32 {shown}: expected dense [3, 3]"
 
 
@@ -574,7 +576,7 @@ class Mixed(nn.Module):
         return self.head(self.first(x).tanh().double())
 
 
-def test_a_model_of_two_precisions_takes_its_own_parameters() -> None:
+def test_a_model_of_two_precisions_accepts_its_own_parameters() -> None:
     task = Task(Mixed(), example=torch.randn(2, 4))
     x, y = torch.randn(2, 2, 4), torch.zeros(2, 2, dtype=torch.long)
     whole = task.parameters()

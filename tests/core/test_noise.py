@@ -1,4 +1,4 @@
-"""Noise from a key: ChaCha by its published vectors, uniform, and the same wherever it is drawn."""
+"""Keyed noise: ChaCha's published vectors, uniformity, and the same noise in every chunk."""
 
 import hmac
 import struct
@@ -29,36 +29,36 @@ IDS = st.integers(-(2**63), 2**63 - 1)
 
 def reference(key: bytes, counter: int, nonce: int, rounds: int) -> list[int]:
     """One block of ChaCha on Python's integers; a 64-bit nonce follows a 64-bit counter."""
-    start = [*struct.unpack("<4I", b"expand 32-byte k"), *struct.unpack("<8I", key)]
-    start += [counter & MASK, counter >> 32, nonce & MASK, nonce >> 32 & MASK]
-    state = list(start)
+    initial = [*struct.unpack("<4I", b"expand 32-byte k"), *struct.unpack("<8I", key)]
+    initial += [counter & MASK, counter >> 32, nonce & MASK, nonce >> 32 & MASK]
+    state = list(initial)
 
-    def turn(word: int, bits: int) -> int:
+    def rotate(word: int, bits: int) -> int:
         return (word << bits | word >> (32 - bits)) & MASK
 
-    def quarter(a: int, b: int, c: int, d: int) -> None:
+    def quarter_round(a: int, b: int, c: int, d: int) -> None:
         for left, right, other, bits in ((a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)):
             state[left] = (state[left] + state[right]) & MASK
-            state[other] = turn(state[other] ^ state[left], bits)
+            state[other] = rotate(state[other] ^ state[left], bits)
 
     for _ in range(rounds // 2):
         for column in range(4):
-            quarter(column, 4 + column, 8 + column, 12 + column)
+            quarter_round(column, 4 + column, 8 + column, 12 + column)
         for column in range(4):
-            quarter(column, 4 + (column + 1) % 4, 8 + (column + 2) % 4, 12 + (column + 3) % 4)
-    return [(word + first) & MASK for word, first in zip(state, start, strict=True)]
+            quarter_round(column, 4 + (column + 1) % 4, 8 + (column + 2) % 4, 12 + (column + 3) % 4)
+    return [(word + first) & MASK for word, first in zip(state, initial, strict=True)]
 
 
 def unsigned(words: Tensor) -> list[int]:
     return [word & MASK for word in words.tolist()]
 
 
-def test_the_reference_keeps_the_published_vectors() -> None:
+def test_the_reference_gives_the_published_vectors() -> None:
     for counter, block in enumerate((BLOCK_0, BLOCK_1)):
         assert struct.pack("<16I", *reference(bytes(32), counter, 0, 20)).hex() == block
 
 
-def test_the_published_vectors() -> None:
+def test_chacha_gives_the_published_vectors() -> None:
     words = _chacha(NoiseSource(bytes(32)).key, torch.tensor([0]), blocks=2, rounds=20)
     assert words.shape == (1, 32)
     assert struct.pack("<32I", *unsigned(words[0])).hex() == BLOCK_0 + BLOCK_1
@@ -72,7 +72,7 @@ def test_the_published_vectors() -> None:
     rounds=st.sampled_from([8, 12, 20]),
     blocks=st.integers(1, 3),
 )
-def test_equal_to_the_reference(key: bytes, ids: list[int], rounds: int, blocks: int) -> None:
+def test_chacha_equals_the_reference(key: bytes, ids: list[int], rounds: int, blocks: int) -> None:
     words = _chacha(NoiseSource(key).key, torch.tensor(ids), blocks, rounds)
     for row, sample in zip(words, ids, strict=True):
         expected = [word for block in range(blocks) for word in reference(key, block, sample, rounds)]
@@ -81,13 +81,13 @@ def test_equal_to_the_reference(key: bytes, ids: list[int], rounds: int, blocks:
 
 @settings(max_examples=20)
 @given(key=KEYS, sample=IDS, count=st.integers(1, 40))
-def test_the_noise_is_twelve_rounds_of_it(key: bytes, sample: int, count: int) -> None:
+def test_the_noise_is_chacha_with_twelve_rounds(key: bytes, sample: int, count: int) -> None:
     noise = NoiseSource(key).uniform(torch.tensor([sample]), (count,), torch.float64)
     words = [word for block in range(3) for word in reference(key, block, sample, 12)]
     assert noise[0].tolist() == [(word >> 8) / 2**24 for word in words[:count]]
 
 
-def test_it_is_uniform() -> None:
+def test_the_noise_is_uniform() -> None:
     values = NoiseSource(seed=0).uniform(torch.arange(100), (3, 32, 32), torch.float64).flatten()
     count = len(values)
     assert abs(float(values.mean()) - 1 / 2) < 4 * (1 / 12 / count) ** 0.5
@@ -103,15 +103,15 @@ def test_it_is_uniform() -> None:
     assert (bits.double().mean(0) - 0.5).abs().max() < 5 * 0.5 / count**0.5
 
 
-def test_ids_keys_and_places_are_independent() -> None:
+def test_noise_of_ids_keys_and_positions_is_uncorrelated() -> None:
     ids = torch.tensor([0, 1, 2, 3, 2**32, 2**33, -1, -2, 2**62, 1 ^ 2**62])
     rows = torch.cat([NoiseSource(seed=s).uniform(ids, (64, 64), torch.float64).flatten(1) for s in (0, 1)])
     correlations = torch.corrcoef(rows) - torch.eye(len(rows), dtype=torch.float64)
     assert correlations.abs().max() < 5 / rows.shape[1] ** 0.5
     centred = rows - 0.5
     for lag in (1, 4, 16, 64):
-        along = (centred[:, lag:] * centred[:, :-lag]).mean(1) * 12
-        assert along.abs().max() < 5 / rows.shape[1] ** 0.5
+        autocorrelation = (centred[:, lag:] * centred[:, :-lag]).mean(1) * 12
+        assert autocorrelation.abs().max() < 5 / rows.shape[1] ** 0.5
 
 
 @settings(max_examples=20)
@@ -121,12 +121,14 @@ def test_ids_keys_and_places_are_independent() -> None:
     seed=st.integers(0, 2**31),
     channels=st.integers(1, 3),
 )
-def test_an_id_has_its_noise_in_every_chunk(ids: list[int], chunk: int, seed: int, channels: int) -> None:
+def test_noise_of_an_id_does_not_depend_on_chunks(
+    ids: list[int], chunk: int, seed: int, channels: int
+) -> None:
     tensor, shape = torch.tensor(ids), (channels, 5, 7)
     whole = NoiseSource(seed=seed).uniform(tensor, shape)
     source = NoiseSource(seed=seed)
-    parts = torch.cat([source.uniform(part, shape) for part in torch.split(tensor, chunk)])
-    assert torch.equal(whole, parts)
+    chunks = torch.cat([source.uniform(ids, shape) for ids in torch.split(tensor, chunk)])
+    assert torch.equal(whole, chunks)
     assert torch.equal(uniform(source.key, tensor.flip(0), shape), whole.flip(0))
     assert torch.equal(source.uniform(tensor[:, None], shape), whole[:, None])
     # A longer draw begins with the shorter one.
@@ -134,7 +136,7 @@ def test_an_id_has_its_noise_in_every_chunk(ids: list[int], chunk: int, seed: in
     assert torch.equal(longer[:, : channels * 35], whole.flatten(1))
 
 
-def test_the_same_id_always_and_another_never() -> None:
+def test_the_same_id_gets_the_same_noise_and_another_id_does_not() -> None:
     source = NoiseSource(seed=3)
     first = source.uniform(torch.tensor([5, 5, 6]), (2, 8))
     assert torch.equal(first[0], first[1])
@@ -142,10 +144,10 @@ def test_the_same_id_always_and_another_never() -> None:
     assert torch.equal(source.uniform(torch.tensor([5]), (2, 8))[0], first[0])
 
 
-def test_keys_differ_unless_they_are_given() -> None:
+def test_sources_without_key_or_seed_differ() -> None:
     ids = torch.tensor([0])
-    drawn = [NoiseSource().uniform(ids, (8,)) for _ in range(3)]
-    assert not any(torch.equal(a, b) for a, b in zip(drawn, drawn[1:] + drawn[:1], strict=True))
+    draws = [NoiseSource().uniform(ids, (8,)) for _ in range(3)]
+    assert not any(torch.equal(a, b) for a, b in zip(draws, draws[1:] + draws[:1], strict=True))
     seeded = [NoiseSource(seed=s).uniform(ids, (8,)) for s in (0, 0, 1, 10)]
     assert torch.equal(seeded[0], seeded[1])
     assert not any(torch.equal(a, b) for a, b in pairwise(seeded[1:]))
@@ -154,7 +156,7 @@ def test_keys_differ_unless_they_are_given() -> None:
     assert torch.equal(NoiseSource(key, seed=1).key, NoiseSource(key).key)
 
 
-def test_torchs_own_seed_has_no_say() -> None:
+def test_torchs_seed_does_not_determine_the_key() -> None:
     torch.manual_seed(0)
     first = NoiseSource().key
     torch.manual_seed(0)
@@ -162,7 +164,7 @@ def test_torchs_own_seed_has_no_say() -> None:
 
 
 @pytest.mark.parametrize("key", [b"", bytes(31), bytes(33), bytearray(32), "0" * 32, 0, [0] * 32])
-def test_a_wrong_key_is_not_shown(key: bytes) -> None:
+def test_a_wrong_key_is_an_error_that_does_not_show_it(key: bytes) -> None:
     with pytest.raises(SettingError) as caught:
         NoiseSource(key)
     assert str(caught.value) == "key: expected 32 secret bytes"
@@ -185,38 +187,41 @@ def test_values_stay_below_one_in_every_precision(dtype: torch.dtype) -> None:
 
 @settings(max_examples=30)
 @given(seed=st.integers(0, 1000), pixel=st.integers(0, 3 * 8 * 8 - 1))
-def test_a_sample_is_named_by_its_content(seed: int, pixel: int) -> None:
+def test_an_id_depends_on_the_samples_content(seed: int, pixel: int) -> None:
     draws = torch.Generator().manual_seed(seed)
     x = (torch.rand(4, 2, 3, 8, 8, generator=draws) * 255).round() / 255
     source = NoiseSource(seed=seed)
-    names = source.identify(x, axes=2)
-    assert names.shape == (4, 2)
-    assert names.unique().numel() == 8
-    assert torch.equal(source.identify(x.flip(0), axes=2), names.flip(0))
-    assert torch.equal(source.identify(x[:, 0], axes=1), names[:, 0])
+    ids = source.identify(x, axes=2)
+    assert ids.shape == (4, 2)
+    assert ids.unique().numel() == 8
+    assert torch.equal(source.identify(x.flip(0), axes=2), ids.flip(0))
+    assert torch.equal(source.identify(x[:, 0], axes=1), ids[:, 0])
     changed = x.clone()
     changed[0, 0].view(-1)[pixel] = 1 - changed[0, 0].view(-1)[pixel]
-    assert source.identify(changed, axes=2)[0, 0] != names[0, 0]
-    assert not torch.equal(NoiseSource(seed=seed + 1).identify(x, axes=2), names)
+    assert source.identify(changed, axes=2)[0, 0] != ids[0, 0]
+    assert not torch.equal(NoiseSource(seed=seed + 1).identify(x, axes=2), ids)
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-1.0, 1.0), (-2.5, 2.7)])
-def test_the_last_bits_of_a_float_make_no_other_sample(low: float, high: float) -> None:
+def test_rounding_does_not_change_an_id(low: float, high: float) -> None:
     byte = torch.randint(256, (50, 3, 8, 8), generator=torch.Generator().manual_seed(0)).float()
-    here, there = (low + (high - low) * unit for unit in (byte / 255, byte * (1 / 255)))
-    assert not torch.equal(here, there)
+    divided, multiplied = (low + (high - low) * unit for unit in (byte / 255, byte * (1 / 255)))
+    assert not torch.equal(divided, multiplied)
     source = NoiseSource(seed=0)
-    names = [source.identify(x, 1, low, high) for x in (here, there, here.double(), here.nextafter(-here))]
-    assert names[0].unique().numel() == 50
-    assert all(torch.equal(other, names[0]) for other in names[1:])
+    ids = [
+        source.identify(x, 1, low, high)
+        for x in (divided, multiplied, divided.double(), divided.nextafter(-divided))
+    ]
+    assert ids[0].unique().numel() == 50
+    assert all(torch.equal(other, ids[0]) for other in ids[1:])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_other_types_are_named_too(dtype: torch.dtype) -> None:
+def test_other_dtypes_have_ids_too(dtype: torch.dtype) -> None:
     assert NoiseSource(seed=0).identify(torch.rand(5, 3, 8, 8).to(dtype), axes=1).unique().numel() == 5
 
 
-def test_children_have_keys_of_their_own() -> None:
+def test_children_have_their_own_keys() -> None:
     ids = torch.arange(3)
     parent = NoiseSource(seed=0)
     sources = [
@@ -231,14 +236,14 @@ def test_children_have_keys_of_their_own() -> None:
     assert correlations.abs().max() < 5 / rows.shape[1] ** 0.5
     again = NoiseSource(seed=0).child(1)
     assert torch.equal(again.key, parent.child(1).key)
-    # Known once and for all: a study of today is repeated tomorrow, on any machine.
+    # Fixed for ever, so that a study can be repeated on any machine.
     key = hmac.digest(bytes(range(32)), b"refiner child 7", "sha256")
     assert torch.equal(NoiseSource(bytes(range(32))).child(7).key, NoiseSource(key).key)
     with pytest.raises(SettingError, match="index = -1: expected an integer ≥ 0"):
         parent.child(-1)
 
 
-def test_a_source_knows_whether_a_seed_gave_its_key() -> None:
+def test_seeded_is_true_only_for_keys_from_a_seed() -> None:
     assert NoiseSource(seed=0).seeded and NoiseSource(seed=0).child(0).seeded
     for source in (NoiseSource(), NoiseSource(bytes(32)), NoiseSource(bytes(32), seed=1)):
         assert not source.seeded and not source.child(0).seeded

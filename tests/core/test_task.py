@@ -1,4 +1,4 @@
-"""A task finds the layers as they run, leaves the model alone, and names what it can't work with."""
+"""A task finds the layers in forward order, leaves the model unchanged, and names unsupported modules."""
 
 import copy
 import re
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn.functional import cross_entropy
 
-from refiner.core.gradients import directional, gradients
+from refiner.core.gradients import gradients, gradients_jvp
 from refiner.core.task import Layer, Task
 from refiner.defenses.none import NoDefense
 from refiner.errors import DataError, UnsupportedModelError
@@ -90,7 +90,7 @@ def test_layers_are_in_the_order_in_which_they_run() -> None:
     assert (task.classes, task.input_shape) == (3, (4,))
 
 
-def test_what_the_root_owns_comes_first() -> None:
+def test_parameters_of_the_root_module_come_first() -> None:
     task = Task(ViT(10, (3, 8, 8), width=16, depth=1, heads=2), example=torch.rand(2, 3, 8, 8))
     assert task.layers[0] == Layer("", ("token", "position"))
     assert [layer.name for layer in task.layers[1:]] == [
@@ -106,12 +106,12 @@ def test_what_the_root_owns_comes_first() -> None:
     ]
 
 
-def test_a_module_never_called_stands_with_its_parent() -> None:
+def test_a_module_that_is_never_called_ranks_with_its_parent() -> None:
     task = Task(Attending(), example=torch.randn(2, 5, 4))
     assert [layer.name for layer in task.layers] == ["embed", "attention", "attention.out_proj", "head"]
 
 
-def test_a_frozen_parameter_is_left_out_and_still_used() -> None:
+def test_a_frozen_parameter_is_not_listed_and_still_used() -> None:
     model = Shuffled()
     model.first.weight.requires_grad_(False)
     model.middle.requires_grad_(False)
@@ -125,7 +125,7 @@ def test_a_frozen_parameter_is_left_out_and_still_used() -> None:
     assert not torch.equal(gradients(task, x, y)["head.weight"], before["head.weight"])
 
 
-def test_inference_mode_is_refused() -> None:
+def test_inference_mode_is_an_error() -> None:
     x = torch.randn(2, 4)
     with torch.inference_mode():
         inner = Shuffled()
@@ -145,7 +145,7 @@ def test_tied_weights_count_once() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_nothing_touches_the_model(training: bool) -> None:
+def test_the_model_is_not_changed(training: bool) -> None:
     model = Busy().train(training)
     model.norm.eval()
     for parameter in model.parameters():
@@ -153,35 +153,35 @@ def test_nothing_touches_the_model(training: bool) -> None:
     modes = [module.training for module in model.modules()]
     state = {name: value.clone() for name, value in model.state_dict(keep_vars=True).items()}
     grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    held = {name: id(value) for name, value in model.state_dict(keep_vars=True).items()}
+    identities = {name: id(value) for name, value in model.state_dict(keep_vars=True).items()}
 
     x, y = torch.rand(3, 4, 2, 5, 5), torch.randint(3, (3, 4))
     task = Task(model, example=x[0])
     gradients(task, x.requires_grad_(), y)
     gradients(task, x[:1], y[:1])
-    directional(task, x.detach(), y, torch.randn(x.shape))
+    gradients_jvp(task, x.detach(), y, torch.randn(x.shape))
     NoDefense().protect(task, x.detach(), y)
 
     assert [module.training for module in model.modules()] == modes
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict(keep_vars=True).items())
     assert all(p.grad is not None and torch.equal(p.grad, grads[n]) for n, p in model.named_parameters())
-    assert {name: id(value) for name, value in model.state_dict(keep_vars=True).items()} == held
+    assert {name: id(value) for name, value in model.state_dict(keep_vars=True).items()} == identities
     assert all(p.requires_grad for p in model.parameters())
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_each_victim_has_its_own_statistics_and_no_dropout(training: bool) -> None:
+def test_each_victim_uses_its_own_batch_statistics_and_no_dropout(training: bool) -> None:
     model = Busy().double().train(training)
     x, y = double(3, 4, 2, 5, 5) * torch.tensor([1.0, 3.0, 0.2]).view(3, 1, 1, 1, 1), torch.randint(3, (3, 4))
-    found = gradients(Task(model, example=x[0]), x, y)
+    batched = gradients(Task(model, example=x[0]), x, y)
     for victim in range(3):
         alone = copy.deepcopy(model).train()
         alone.drop.eval()
         cross_entropy(alone(x[victim]), y[victim]).backward()
         for name, parameter in alone.named_parameters():
             assert parameter.grad is not None
-            torch.testing.assert_close(found[name][victim], parameter.grad, rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(batched[name][victim], parameter.grad, rtol=1e-9, atol=1e-12)
 
 
 def test_the_loss_is_the_same_at_every_call() -> None:
@@ -194,7 +194,7 @@ def test_the_loss_is_the_same_at_every_call() -> None:
     assert not torch.equal(task.loss(doubled, x, y), first)
 
 
-def test_a_loss_of_ones_own() -> None:
+def test_a_custom_loss_is_used() -> None:
     model, x, y = nn.Linear(4, 3).double(), double(2, 4), torch.tensor([0, 1])
     weight = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
     task = Task(model, x, loss=lambda scores, labels: cross_entropy(scores, labels, weight))
@@ -202,8 +202,8 @@ def test_a_loss_of_ones_own() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_loss_that_takes_one_precision_only(dtype: torch.dtype) -> None:
-    """The examination would rather be in float64, and must do without."""
+def test_a_loss_that_accepts_one_precision_only(dtype: torch.dtype) -> None:
+    """Validation prefers float64, and must do without it here."""
     weight = torch.ones(3, dtype=dtype)
     task = Task(
         nn.Linear(4, 3, dtype=dtype), torch.randn(2, 4, dtype=dtype), lambda s, y: cross_entropy(s, y, weight)
@@ -211,7 +211,7 @@ def test_a_loss_that_takes_one_precision_only(dtype: torch.dtype) -> None:
     assert task.classes == 3
 
 
-def test_parameters_and_buffers_are_live() -> None:
+def test_parameters_and_buffers_are_read_from_the_model_at_every_use() -> None:
     model = Busy()
     x, y = torch.rand(4, 2, 5, 5), torch.randint(3, (4,))
     task = Task(model, example=x)
@@ -231,7 +231,7 @@ def test_parameters_and_buffers_are_live() -> None:
 
 
 class OnceSine(torch.autograd.Function):
-    """Can be batched over victims, and says that it can't be differentiated twice."""
+    """Can be batched over victims, but not differentiated twice."""
 
     generate_vmap_rule = True
 
@@ -275,16 +275,18 @@ class Applied(nn.Module):
 
 
 class Counting(nn.Module):
+    """Counts its calls in a buffer."""
+
     def __init__(self, in_place: bool) -> None:
         super().__init__()
         self.in_place = in_place
-        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("calls", torch.zeros(()))
 
     def forward(self, x: Tensor) -> Tensor:
         if self.in_place:
-            self.seen.add_(1)
+            self.calls.add_(1)
         else:
-            self.seen = self.seen + 1
+            self.calls = self.calls + 1
         return 2 * x
 
 
@@ -294,13 +296,16 @@ class OwnLayerNorm(nn.LayerNorm):
 
 
 WRONG = "its second derivative is wrong when victims are batched"
-BLIND = "its gradient does not depend on the input in a way that can be differentiated"
+NOT_DIFFERENTIABLE = "its gradient does not depend on the input in a way that can be differentiated"
 
-REFUSED: list[tuple[Callable[[], nn.Module], str]] = [
-    (lambda: around(Applied(OnceSine)), rf"2 \(Applied\): {BLIND}; {REMEDY}"),
+UNSUPPORTED: list[tuple[Callable[[], nn.Module], str]] = [
+    (lambda: around(Applied(OnceSine)), rf"2 \(Applied\): {NOT_DIFFERENTIABLE}; {REMEDY}"),
     (lambda: around(Applied(OldSine)), rf"2 \(Applied\): .*setup_context.*; {REMEDY}"),
-    (lambda: around(Counting(True)), rf"2 \(Counting\): changes its state '2.seen' at every pass; {REMEDY}"),
-    (lambda: around(Counting(False)), rf"2 \(Counting\): changes its state '2.seen' at every pass; {REMEDY}"),
+    (lambda: around(Counting(True)), rf"2 \(Counting\): changes its state '2.calls' at every pass; {REMEDY}"),
+    (
+        lambda: around(Counting(False)),
+        rf"2 \(Counting\): changes its state '2.calls' at every pass; {REMEDY}",
+    ),
     (lambda: around(nn.ReLU(inplace=True)), r"2 \(ReLU\): .*in-place.*; make it with inplace=False"),
     (
         lambda: around(nn.Sequential(nn.Tanh(), nn.ReLU(True))),
@@ -312,8 +317,8 @@ REFUSED: list[tuple[Callable[[], nn.Module], str]] = [
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("make", "message"), REFUSED)
-def test_refusals_name_module_reason_and_remedy(
+@pytest.mark.parametrize(("make", "message"), UNSUPPORTED)
+def test_an_unsupported_module_is_named_with_reason_and_remedy(
     make: Callable[[], nn.Module], message: str, seed: int
 ) -> None:
     torch.manual_seed(seed)
@@ -340,21 +345,21 @@ class Recurrent(nn.Module):
         return self.head(hidden)
 
 
-def test_a_recurrent_network_is_refused_and_its_remedy_taken() -> None:
+def test_a_recurrent_network_is_unsupported_and_its_remedy_works() -> None:
     remedy = "use an nn.RNNCell, nn.GRUCell or nn.LSTMCell in a loop, or attention"
     with pytest.raises(UnsupportedModelError, match=rf"^cells \(GRU\): .*; {remedy}$"):
         Task(Recurrent(looped=False), example=torch.randn(2, 5, 4))
     assert Task(Recurrent(looped=True), example=torch.randn(2, 5, 4)).classes == 3
 
 
-def test_a_known_remedy_is_told() -> None:
+def test_the_error_names_a_specific_remedy() -> None:
     model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.SyncBatchNorm(4), nn.Tanh(), nn.Flatten(), nn.Linear(36, 3))
     with pytest.raises(UnsupportedModelError) as caught:
         Task(model, example=torch.rand(2, 2, 5, 5))
     assert str(caught.value) == f"1 (SyncBatchNorm): {WRONG}; use nn.BatchNorm2d or nn.GroupNorm"
 
 
-def test_a_tied_weight_does_not_hide_the_fault() -> None:
+def test_a_tied_weight_does_not_hide_the_unsupported_module() -> None:
     model = nn.Sequential(nn.Linear(6, 6), nn.Sequential(nn.Linear(6, 6), OwnLayerNorm(6)), nn.Linear(6, 3))
     model[1][0].weight = model[0].weight
     with pytest.raises(UnsupportedModelError, match=rf"^1\.1 \(OwnLayerNorm\): {WRONG}; "):
@@ -365,17 +370,17 @@ def test_a_tied_weight_does_not_hide_the_fault() -> None:
     "module",
     [nn.LayerNorm(6), nn.BatchNorm1d(6), nn.RMSNorm(6), nn.Dropout(), nn.ReLU(), nn.Softmax(-1), nn.PReLU()],
 )
-def test_what_is_sound_is_taken(module: nn.Module) -> None:
+def test_supported_modules_are_accepted(module: nn.Module) -> None:
     assert Task(around(module), example=torch.randn(2, 4)).classes == 3
 
 
-def test_a_relu_in_place_is_taken_where_it_does_no_harm() -> None:
+def test_an_in_place_relu_is_accepted_where_it_does_no_harm() -> None:
     model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(inplace=True), nn.Linear(6, 3))
     assert Task(model, example=torch.randn(2, 4)).classes == 3
 
 
-class Bent(nn.Module):
-    """A linear layer whose scores become something else."""
+class ChangedOutput(nn.Module):
+    """A linear layer whose scores are passed through a function."""
 
     def __init__(self, change: Callable[[Tensor], object]) -> None:
         super().__init__()
@@ -393,16 +398,19 @@ class Bent(nn.Module):
         (nn.Linear, r"model = type: expected a torch\.nn\.Module"),
         (nn.Linear(4, 3).requires_grad_(False), r"model: no parameter requires a gradient"),
         (nn.Tanh(), r"model: no parameter requires a gradient"),
-        (nn.Linear(5, 3), r"example = \(2, 4\): the model refuses it \(mat1 and mat2 .*\)"),
-        (nn.Linear(4, 3).double(), r"example = \(2, 4\): the model refuses it \(.*dtype.*\)"),
-        (Bent(lambda s: s[:, 0]), r"model output = \(2,\): expected scores \[B, classes\]"),
-        (Bent(lambda s: s[:, :, None]), r"model output = \(2, 3, 1\): expected scores \[B, classes\]"),
-        (Bent(lambda s: (s, s)), r"model output: expected one tensor of finite scores"),
-        (Bent(lambda s: s.log() - torch.inf), r"model output: expected one tensor of finite scores"),
-        (around(nn.BatchNorm1d(7)), r"example = \(2, 4\): the model refuses it \(.*size.*\)"),
+        (nn.Linear(5, 3), r"example = \(2, 4\): the model fails on it \(mat1 and mat2 .*\)"),
+        (nn.Linear(4, 3).double(), r"example = \(2, 4\): the model fails on it \(.*dtype.*\)"),
+        (ChangedOutput(lambda s: s[:, 0]), r"model output = \(2,\): expected scores \[B, classes\]"),
+        (
+            ChangedOutput(lambda s: s[:, :, None]),
+            r"model output = \(2, 3, 1\): expected scores \[B, classes\]",
+        ),
+        (ChangedOutput(lambda s: (s, s)), r"model output: expected one tensor of finite scores"),
+        (ChangedOutput(lambda s: s.log() - torch.inf), r"model output: expected one tensor of finite scores"),
+        (around(nn.BatchNorm1d(7)), r"example = \(2, 4\): the model fails on it \(.*size.*\)"),
     ],
 )
-def test_wrong_models(model: nn.Module, message: str) -> None:
+def test_a_wrong_model_is_a_one_line_error(model: nn.Module, message: str) -> None:
     with pytest.raises(DataError) as caught:
         Task(model, example=torch.randn(2, 4))
     assert re.fullmatch(message, str(caught.value)), str(caught.value)
@@ -420,41 +428,42 @@ def test_wrong_models(model: nn.Module, message: str) -> None:
         (torch.ones(2, 4).to_mkldnn(), "torch._mkldnn torch.float32 [2, 4]"),
     ],
 )
-def test_wrong_examples(example: Tensor, shown: str) -> None:
+def test_a_wrong_example_is_a_one_line_error(example: Tensor, shown: str) -> None:
     with pytest.raises(DataError) as caught:
         Task(nn.Linear(4, 3), example=example)
-    wanted = "expected a dense batch [B, *input] of floating-point inputs, B ≥ 1"
-    assert str(caught.value) == f"example = {shown}: {wanted}"
+    expected = "a dense batch [B, *input] of floating-point inputs, B ≥ 1"
+    assert str(caught.value) == f"example = {shown}: expected {expected}"
+    assert (caught.value.field, caught.value.expected) == ("example", expected)
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_a_nested_example_is_refused() -> None:
+def test_a_nested_example_is_an_error() -> None:
     with pytest.raises(DataError, match=r"^example = nested torch.float32: expected a dense batch \["):
         Task(nn.Linear(4, 3), example=torch.nested.nested_tensor([torch.ones(4)]))
 
 
-def test_model_and_example_on_other_devices() -> None:
-    here, nowhere = torch.randn(2, 4), torch.empty(2, 4, device="meta")
-    for example in (here, nowhere):
+def test_a_model_without_values_or_an_example_elsewhere_is_an_error() -> None:
+    example, without_values = torch.randn(2, 4), torch.empty(2, 4, device="meta")
+    for batch in (example, without_values):
         with pytest.raises(DataError, match=r"^model: weight on meta: expected a device that holds values$"):
-            Task(nn.Linear(4, 3).to("meta"), example=example)
+            Task(nn.Linear(4, 3).to("meta"), example=batch)
     with pytest.raises(DataError, match=r"^example on meta: expected the model's device, cpu$"):
-        Task(nn.Linear(4, 3), example=nowhere)
+        Task(nn.Linear(4, 3), example=without_values)
     buffered = around(nn.BatchNorm1d(6))
     buffered.register_buffer("offset", torch.empty(1, device="meta"), persistent=False)
     with pytest.raises(DataError, match=r"^model: offset on meta: expected a device that holds values$"):
-        Task(buffered, example=here)
+        Task(buffered, example=example)
 
 
-def test_a_single_value_a_channel_is_no_batch() -> None:
+def test_one_value_per_channel_is_too_few_for_batch_norm() -> None:
     with pytest.raises(
-        DataError, match=r"^batch norm: 1 value a channel, expected at least 2; use larger batches$"
+        DataError, match=r"^batch norm: 1 value per channel: expected at least 2; use larger batches$"
     ):
         Task(around(nn.BatchNorm1d(6)), example=torch.randn(1, 4))
 
 
 class Shifted(nn.Module):
-    """Adds a number that is no parameter: a buffer, or a new tensor of full precision."""
+    """Adds a buffer, or a new float32 tensor."""
 
     def __init__(self, buffer: bool) -> None:
         super().__init__()
@@ -465,21 +474,21 @@ class Shifted(nn.Module):
         return self.linear(x + (torch.ones(4) if self.shift is None else self.shift))
 
 
-def test_which_models_run_in_half_precision() -> None:
+def test_supports_bfloat16_is_true_for_models_without_other_float_tensors() -> None:
     images, rows = torch.rand(2, 3, 8, 8), torch.rand(2, 4)
     normed = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 3))
-    assert Task(normed, example=images).takes_half
-    assert Task(nn.Linear(4, 3), example=rows).takes_half
-    assert not Task(Shifted(buffer=True), example=rows).takes_half
-    assert not Task(Shifted(buffer=False), example=rows).takes_half
+    assert Task(normed, example=images).supports_bfloat16
+    assert Task(nn.Linear(4, 3), example=rows).supports_bfloat16
+    assert not Task(Shifted(buffer=True), example=rows).supports_bfloat16
+    assert not Task(Shifted(buffer=False), example=rows).supports_bfloat16
 
 
-def test_a_layer_without_a_shape_yet() -> None:
+def test_a_lazy_layer_is_an_error() -> None:
     with pytest.raises(DataError, match=r"model: 0.weight has no shape yet; run the model once before"):
         Task(nn.Sequential(nn.LazyLinear(3)), example=torch.rand(2, 4))
 
 
-def test_a_module_that_keeps_more_than_tensors() -> None:
+def test_extra_state_of_a_module_is_ignored() -> None:
     class Counting(nn.Linear):
         def get_extra_state(self) -> dict[str, int]:
             return {"calls": 3}
@@ -489,15 +498,15 @@ def test_a_module_that_keeps_more_than_tensors() -> None:
 
 
 class Locked(nn.Linear):
-    """Holds what can't be copied."""
+    """Has an attribute that can't be copied."""
 
     def __init__(self) -> None:
         super().__init__(6, 6)
         self.lock = threading.Lock()
 
 
-class Keeping(nn.Linear):
-    """Keeps what it computed last."""
+class KeepsOutput(nn.Linear):
+    """Keeps its latest output."""
 
     def __init__(self) -> None:
         super().__init__(6, 6)
@@ -513,7 +522,7 @@ COMPUTED = (
     r"the model can't be copied \(its '{}' is a computed tensor, no parameter\); keep none in the module; "
     "for nn.utils.weight_norm use nn.utils.parametrizations.weight_norm"
 )
-UNCOPIED: list[tuple[Callable[[], nn.Module], str]] = [
+NOT_COPYABLE: list[tuple[Callable[[], nn.Module], str]] = [
     (
         lambda: torch.jit.script(around(nn.Tanh())),
         rf"the model \(.*Script.*\): the model can't be copied \({re.escape(COMPILED)}",
@@ -527,7 +536,7 @@ UNCOPIED: list[tuple[Callable[[], nn.Module], str]] = [
         rf"2 \(.*Script.*\): the model can't be copied \({re.escape(COMPILED)}",
     ),
     (lambda: around(nn.utils.weight_norm(nn.Linear(6, 6))), rf"2 \(Linear\): {COMPUTED.format('weight')}"),
-    (lambda: around(Keeping()), rf"2 \(Keeping\): {COMPUTED.format('last')}"),
+    (lambda: around(KeepsOutput()), rf"2 \(KeepsOutput\): {COMPUTED.format('last')}"),
     (
         lambda: around(Locked()),
         r"2 \(Locked\): the model can't be copied \(its 'lock': TypeError: cannot pickle .*lock.*\); "
@@ -537,8 +546,10 @@ UNCOPIED: list[tuple[Callable[[], nn.Module], str]] = [
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-@pytest.mark.parametrize(("make", "message"), UNCOPIED)
-def test_what_can_not_be_copied_is_one_line(make: Callable[[], nn.Module], message: str) -> None:
+@pytest.mark.parametrize(("make", "message"), NOT_COPYABLE)
+def test_a_model_that_can_not_be_copied_is_a_one_line_error(
+    make: Callable[[], nn.Module], message: str
+) -> None:
     with pytest.raises(UnsupportedModelError) as caught:
         Task(make(), example=torch.randn(2, 4))
     assert re.fullmatch(message, str(caught.value)), str(caught.value)
@@ -563,36 +574,36 @@ RAISED: list[tuple[Exception, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("error", "told"), RAISED)
-def test_a_model_that_raises_is_one_line(error: Exception, told: str) -> None:
+@pytest.mark.parametrize(("error", "summary"), RAISED)
+def test_a_model_that_raises_is_a_one_line_error(error: Exception, summary: str) -> None:
     with pytest.raises(DataError) as caught:
-        Task(Bent(raising(error)), example=torch.randn(2, 4))
-    assert str(caught.value) == f"example = (2, 4): the model refuses it ({told})"
+        Task(ChangedOutput(raising(error)), example=torch.randn(2, 4))
+    assert str(caught.value) == f"example = (2, 4): the model fails on it ({summary})"
 
 
-@pytest.mark.parametrize(("error", "told"), RAISED)
-def test_a_loss_that_raises_is_one_line(error: Exception, told: str) -> None:
+@pytest.mark.parametrize(("error", "summary"), RAISED)
+def test_a_loss_that_raises_is_a_one_line_error(error: Exception, summary: str) -> None:
     with pytest.raises(DataError) as caught:
         Task(nn.Linear(4, 3), torch.randn(2, 4), loss=raising(error))
-    wanted = "loss: expected one number from loss(scores [B, classes], labels [B])"
-    assert str(caught.value) == f"{wanted}, but it fails ({told})"
+    expected = "loss: expected one number from loss(scores [B, classes], labels [B])"
+    assert str(caught.value) == f"{expected}, but it fails ({summary})"
 
 
-class Particular(nn.Linear):
-    """Takes one precision only, and says so by an error of its own."""
+class AssertsFloat32(nn.Linear):
+    """Accepts one precision only, by an assertion."""
 
     def forward(self, x: Tensor) -> Tensor:
-        assert x.dtype == torch.float32, "float32, please"
+        assert x.dtype == torch.float32, "expected float32"
         return super().forward(x)
 
 
-def test_a_model_that_asserts_its_precision_is_taken() -> None:
-    task = Task(Particular(4, 3), example=torch.randn(2, 4))
-    assert task.classes == 3 and not task.takes_half
+def test_a_model_that_asserts_its_precision_is_accepted() -> None:
+    task = Task(AssertsFloat32(4, 3), example=torch.randn(2, 4))
+    assert task.classes == 3 and not task.supports_bfloat16
 
 
-class Looking(nn.Linear):
-    """Looks at values, which a batch of victims has none of."""
+class ReadsValues(nn.Linear):
+    """Reads a tensor's value, which is impossible under vmap."""
 
     def forward(self, x: Tensor) -> Tensor:
         out = super().forward(x)
@@ -603,7 +614,7 @@ class Looking(nn.Linear):
         return out
 
 
-def test_a_model_that_raises_only_for_many_victims_is_refused() -> None:
+def test_a_model_that_fails_only_under_vmap_is_unsupported() -> None:
     with pytest.raises(UnsupportedModelError) as caught:
-        Task(around(Looking(6, 6)), example=torch.randn(2, 4))
-    assert str(caught.value) == f"2 (Looking): ValueError: no values here; {REMEDY}"
+        Task(around(ReadsValues(6, 6)), example=torch.randn(2, 4))
+    assert str(caught.value) == f"2 (ReadsValues): ValueError: no values here; {REMEDY}"

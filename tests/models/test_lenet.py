@@ -6,7 +6,7 @@ from torch import nn
 
 from refiner.errors import DataError, SettingError
 from refiner.models import LeNet
-from refiner.models.settings import ACTIVATIONS
+from refiner.models.activations import ACTIVATIONS
 
 
 def parameters(model: nn.Module) -> int:
@@ -21,7 +21,7 @@ def test_parameter_count(classes: int, shape: tuple[int, int, int], count: int) 
     assert parameters(LeNet(classes, shape)) == count
 
 
-def test_layout_is_dlgs() -> None:
+def test_the_layout_is_that_of_dlg() -> None:
     convolutions = [m for m in LeNet().modules() if isinstance(m, nn.Conv2d)]
     assert [m.stride[0] for m in convolutions] == [2, 2, 1]
     assert {(m.out_channels, m.kernel_size, m.padding) for m in convolutions} == {(12, (5, 5), (2, 2))}
@@ -62,6 +62,6 @@ def test_wrong_settings_name_the_field(settings: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (2, 1, 32, 32), (2, 3, 32, 31)])
-def test_images_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
+def test_images_of_another_shape_are_an_error(shape: tuple[int, ...]) -> None:
     with pytest.raises(DataError, match=r"expected \[batch, 3, 32, 32\]$"):
         LeNet()(torch.zeros(shape))

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from refiner.errors import DataError, SettingError
-from refiner.models import ResNet, build, resnet10
+from refiner.models import ResNet, make_model, resnet10
 
 
 @pytest.mark.parametrize("norm", ["group", "batch"])
@@ -13,12 +13,12 @@ from refiner.models import ResNet, build, resnet10
     ("name", "count"), [("resnet10", 4_903_242), ("resnet18", 11_173_962), ("resnet34", 21_282_122)]
 )
 def test_parameter_count(name: str, count: int, norm: str) -> None:
-    assert sum(p.numel() for p in build(name, norm=norm).parameters()) == count
+    assert sum(p.numel() for p in make_model(name, norm=norm).parameters()) == count
 
 
 @pytest.mark.parametrize("name", ["resnet10", "resnet18", "resnet34"])
 def test_layer_count(name: str) -> None:
-    weighted = [m for m in build(name).modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    weighted = [m for m in make_model(name).modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     shortcuts = [m for m in weighted if isinstance(m, nn.Conv2d) and m.kernel_size == (1, 1)]
     assert len(shortcuts) == 3
     assert len(weighted) - 3 == int(name.removeprefix("resnet"))
@@ -37,11 +37,11 @@ def test_stem_keeps_the_image_size() -> None:
     assert resnet10().stages(torch.zeros(1, 64, 32, 32)).shape == (1, 512, 4, 4)
 
 
-def test_nothing_is_in_place() -> None:
+def test_no_module_works_in_place() -> None:
     assert not any(getattr(module, "inplace", False) for module in resnet10().modules())
 
 
-def test_group_norm_keeps_samples_apart() -> None:
+def test_with_group_norm_samples_are_independent() -> None:
     model, x = resnet10(input_shape=(3, 8, 8)), torch.rand(3, 3, 8, 8)
     torch.testing.assert_close(model(x)[:1], model(x[:1]), atol=1e-5, rtol=1e-4)
 
@@ -74,6 +74,6 @@ def test_wrong_settings_name_the_field(settings: dict[str, object]) -> None:
         ResNet(**{"blocks": (1, 1, 1, 1), **settings})  # type: ignore[arg-type]
 
 
-def test_images_of_another_shape_are_refused() -> None:
+def test_images_of_another_shape_are_an_error() -> None:
     with pytest.raises(DataError, match=r"expected \[batch, 3, 32, 32\]$"):
         resnet10()(torch.zeros(2, 3, 16, 16))

@@ -1,10 +1,10 @@
-"""Each model learns on the bundled sample: one epoch, every loss finite and the parameters too."""
+"""Each model trains for one epoch on the bundled sample, with finite losses and parameters."""
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from refiner.models import build
+from refiner.models import make_model
 
 # One core takes up to 0.4 s an image for the large models, so their epoch is two steps on a few images.
 IMAGES = {"lenet": 200, "resnet10": 4, "resnet18": 4, "resnet34": 4, "vit": 4}
@@ -21,13 +21,13 @@ IMAGES = {"lenet": 200, "resnet10": 4, "resnet18": 4, "resnet34": 4, "vit": 4}
         ("vit", {}),
     ],
 )
-def test_one_epoch(name: str, settings: dict[str, object]) -> None:
+def test_one_epoch_keeps_losses_and_parameters_finite(name: str, settings: dict[str, object]) -> None:
     from refiner.data import load_sample
 
     sample = load_sample()
     images, labels = sample.images[: IMAGES[name]], sample.labels[: IMAGES[name]]
     torch.manual_seed(0)
-    model = build(name, **settings).train()
+    model = make_model(name, **settings).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     order = torch.randperm(len(images))
     for chosen in order.split(2 if len(images) == 4 else 4):

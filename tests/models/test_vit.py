@@ -14,11 +14,11 @@ def test_parameter_count() -> None:
     assert sum(p.numel() for p in ViT().parameters()) == 21_342_346
 
 
-def test_small_parameter_count_by_hand() -> None:
+def test_the_parameter_count_equals_one_computed_by_hand() -> None:
     embed, token, position = 16 * 48 + 16, 16, 65 * 16
     block = 2 * 32 + (16 * 48 + 48) + (16 * 16 + 16) + (16 * 64 + 64) + (64 * 16 + 16)
-    by_hand = embed + token + position + 2 * block + 32 + (16 * 10 + 10)
-    assert sum(p.numel() for p in ViT(width=16, depth=2, heads=2).parameters()) == by_hand
+    expected = embed + token + position + 2 * block + 32 + (16 * 10 + 10)
+    assert sum(p.numel() for p in ViT(width=16, depth=2, heads=2).parameters()) == expected
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_patches_are_a_strided_convolution() -> None:
     model, x = ViT(input_shape=(3, 8, 16), width=12, depth=1, heads=3), torch.rand(2, 3, 8, 16)
     weight = model.embed.weight.view(12, 3, 4, 4)
     expected = functional.conv2d(x, weight, model.embed.bias, stride=4).flatten(2).transpose(1, 2)
-    torch.testing.assert_close(model.embed(model._cut(x)), expected)
+    torch.testing.assert_close(model.embed(model._patches(x)), expected)
 
 
 def test_attention_equals_the_fused_one() -> None:
@@ -87,6 +87,6 @@ def test_wrong_settings_name_the_field(settings: dict[str, object]) -> None:
         ViT(**settings)  # type: ignore[arg-type]
 
 
-def test_images_of_another_shape_are_refused() -> None:
+def test_images_of_another_shape_are_an_error() -> None:
     with pytest.raises(DataError, match=r"expected \[batch, 3, 32, 32\]$"):
         ViT(width=12, depth=1, heads=3)(torch.zeros(2, 3, 28, 28))

@@ -1,4 +1,4 @@
-"""CUDA graphs: a call whose shapes come back is recorded once and replayed, without Python in between."""
+"""CUDA graphs: calls with recurring shapes are recorded once and replayed without the cost of Python."""
 
 import functools
 import gc
@@ -15,43 +15,58 @@ T = TypeVar("T")
 Function = Callable[..., tuple[Tensor, ...]]
 
 
-class Captured:
-    """Replays functions of tensors on the GPU: eager the first time, recorded the second, then replayed.
+class CudaGraphCache:
+    """Calls functions of tensors: on a GPU eagerly the first time, recorded the second, then replayed.
 
-    A function must depend on its tensors alone, and on nothing on the host that changes. The last `capacity`
-    recordings are kept; each holds the memory of its call.
+    A function must depend on its tensors alone, and on nothing on the host that changes. On a CPU every call
+    is a plain one.
+
+    Args:
+        capacity: How many recordings are kept, the latest ones; each holds the memory of its call.
+
+    >>> CudaGraphCache()("double", lambda x: (2 * x,), [torch.ones(2)])
+    (tensor([2., 2.]),)
     """
 
     def __init__(self, capacity: int = 4) -> None:
         self.capacity = capacity
-        # Two threads that fill one recording's inputs would upload each other's data.
+        # Two threads that filled the inputs of one recording would upload each other's data.
         self._lock = threading.Lock()
-        self._seen: OrderedDict[Hashable, _Recording | Function] = OrderedDict()
+        self._entries: OrderedDict[Hashable, _Recording | Function] = OrderedDict()
 
     def __call__(self, key: Hashable, function: Function, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """`function(*inputs)`; `key` names the function, shapes and types are added to it here."""
+        """The result of `function(*inputs)`.
+
+        Args:
+            key: Names the function; shapes, dtypes and PyTorch's modes are added to it here.
+            function: Returns a tuple of tensors.
+            inputs: The tensors it is called with.
+
+        Returns:
+            The function's outputs; from a replay they are copies.
+        """
         if not all(t.is_cuda for t in inputs):
             return function(*inputs)
         with self._lock:
             return self._call(key, function, inputs)
 
     def _call(self, key: Hashable, function: Function, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        full = (key, _mode(), tuple((t.shape, t.dtype, t.device) for t in inputs))
-        held = self._seen.get(full)
-        if held is None:
-            # Kept, so that nothing that the key names by its address can be freed and come back as another.
-            self._seen[full] = function
-            if len(self._seen) > self.capacity:
-                self._seen.popitem(last=False)
+        full_key = (key, _torch_modes(), tuple((t.shape, t.dtype, t.device) for t in inputs))
+        entry = self._entries.get(full_key)
+        if entry is None:
+            # The function is kept, so that no object that the key names by its address is freed and reused.
+            self._entries[full_key] = function
+            if len(self._entries) > self.capacity:
+                self._entries.popitem(last=False)
             return function(*inputs)
-        self._seen.move_to_end(full)
-        if not isinstance(held, _Recording):
-            held = self._seen[full] = _Recording(held, inputs)
-        return held.replay(inputs)
+        self._entries.move_to_end(full_key)
+        if not isinstance(entry, _Recording):
+            entry = self._entries[full_key] = _Recording(entry, inputs)
+        return entry.replay(inputs)
 
 
-def _mode() -> tuple[bool, ...]:
-    """What a recording holds fast of the ways in which PyTorch may compute."""
+def _torch_modes() -> tuple[bool, ...]:
+    """PyTorch's global modes on which a recording depends."""
     return (
         torch.backends.cudnn.allow_tf32,
         torch.backends.cuda.matmul.allow_tf32,
@@ -61,61 +76,64 @@ def _mode() -> tuple[bool, ...]:
     )
 
 
-def beside(work: Callable[[], T]) -> Callable[[], T]:
-    """Start `work` on a branch of its own while a CUDA graph is recorded, and give back how to join it.
+def start_on_side_stream(work: Callable[[], T]) -> Callable[[], T]:
+    """Start `work` on a parallel stream while a CUDA graph is recorded; otherwise do it at once.
 
-    Elsewhere the work is simply done at once. It may be joined again, for the same result.
+    Returns:
+        A function that waits for the work and returns its result; it may be called more than once.
     """
     if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
         done = work()
         return lambda: done
-    main, branch = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    branch.wait_stream(main)
-    with torch.cuda.stream(branch):
+    main, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
         result = work()
 
     @functools.cache
     def join() -> T:
-        main.wait_stream(branch)
+        main.wait_stream(side)
         return result
 
     return join
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep the garbage collector out: an old graph that it frees would spoil the one being recorded."""
-    before = gc.isenabled()
+def _no_garbage_collection() -> Iterator[None]:
+    """Turn the garbage collector off: freeing an old graph would break the one being recorded."""
+    was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
         yield
     finally:
-        if before:
+        if was_enabled:
             gc.enable()
 
 
 class _Recording:
+    """A CUDA graph of one call, with its input and output tensors."""
+
     def __init__(self, function: Function, inputs: Sequence[Tensor]) -> None:
         self.function = function
         self.inputs = [t.detach().clone() for t in inputs]
-        # Tensors of one type are copied by one kernel, a mixture one by one.
-        self.kinds: dict[torch.dtype, list[int]] = {}
-        for place, t in enumerate(inputs):
-            self.kinds.setdefault(t.dtype, []).append(place)
+        # Tensors of one dtype are copied by one kernel, a mixture one by one.
+        self.by_dtype: dict[torch.dtype, list[int]] = {}
+        for index, t in enumerate(inputs):
+            self.by_dtype.setdefault(t.dtype, []).append(index)
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            # Libraries choose their kernels and workspaces now: inside a recording they can't.
+            # Warm-up: libraries choose their kernels and workspaces here; inside a recording they can't.
             for _ in range(2):
                 function(*self.inputs)
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
-        with _no_collection(), torch.cuda.graph(self.graph):
+        with _no_garbage_collection(), torch.cuda.graph(self.graph):
             self.outputs = function(*self.inputs)
 
     def replay(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        for places in self.kinds.values():
-            torch._foreach_copy_([self.inputs[i] for i in places], [inputs[i] for i in places])
+        for indices in self.by_dtype.values():
+            torch._foreach_copy_([self.inputs[i] for i in indices], [inputs[i] for i in indices])
         self.graph.replay()
         return tuple(t.clone() for t in self.outputs)

@@ -1,4 +1,4 @@
-"""The same bits from the same call: on a GPU no algorithm by timing, nor one that adds in any order."""
+"""Bit-identical results of identical calls on a GPU."""
 
 import os
 from collections.abc import Iterator
@@ -10,39 +10,51 @@ from refiner.errors import UnsupportedModelError
 
 
 @contextmanager
-def repeatable(wanted: bool, device: torch.device) -> Iterator[None]:
-    """Inside the block a GPU gives the same bits for the same call, if that is wanted.
+def deterministic_algorithms(enabled: bool, device: torch.device) -> Iterator[None]:
+    """Let a GPU use only algorithms that give the same bits for the same call, inside the block.
 
-    What has no such algorithm is refused in one line. Nothing happens on a CPU, where the same call gives the
-    same bits on as many threads.
+    Nothing changes on a CPU, where the same call on the same number of threads gives the same bits anyway.
 
-    >>> with repeatable(True, torch.device("cuda")):
+    Args:
+        enabled: Whether to do so at all.
+        device: Where the computation runs.
+
+    Raises:
+        UnsupportedModelError: An operation inside the block has no deterministic algorithm.
+
+    >>> with deterministic_algorithms(True, torch.device("cuda")):
     ...     torch.backends.cudnn.benchmark, torch.are_deterministic_algorithms_enabled()
     (False, True)
     >>> torch.are_deterministic_algorithms_enabled()
     False
     """
-    if not wanted or device.type != "cuda":
+    if not enabled or device.type != "cuda":
         yield
         return
     # cuBLAS reads it when it is first used, and has no other switch.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    timing = torch.backends.cudnn.benchmark
-    enabled = torch.are_deterministic_algorithms_enabled()
-    warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    benchmark_before = torch.backends.cudnn.benchmark
+    enabled_before = torch.are_deterministic_algorithms_enabled()
+    warn_only_before = torch.is_deterministic_algorithms_warn_only_enabled()
+    # cudnn.benchmark chooses algorithms by timing them.
     torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(True)
     try:
         yield
     except RuntimeError as error:
-        told = str(error)
-        if "CUBLAS_WORKSPACE_CONFIG" in told:
+        message = str(error)
+        if "CUBLAS_WORKSPACE_CONFIG" in message:
             reason = "set CUBLAS_WORKSPACE_CONFIG=:4096:8 before the first use of the GPU"
-        elif "does not have a deterministic implementation" in told:
-            reason = f"{told.split(maxsplit=1)[0]} has no algorithm that gives the same bits every time"
+        elif "does not have a deterministic implementation" in message:
+            reason = f"{message.split(maxsplit=1)[0]} has no deterministic algorithm"
         else:
             raise
-        raise UnsupportedModelError(f"deterministic = True: {reason}") from error
+        raise UnsupportedModelError(
+            f"deterministic = True: {reason}",
+            field="deterministic",
+            value=True,
+            expected="operations that have deterministic algorithms",
+        ) from error
     finally:
-        torch.backends.cudnn.benchmark = timing
-        torch.use_deterministic_algorithms(enabled, warn_only=warned)
+        torch.backends.cudnn.benchmark = benchmark_before
+        torch.use_deterministic_algorithms(enabled_before, warn_only=warn_only_before)

@@ -1,6 +1,5 @@
-"""Examines a model on an example: forward order, hidden state, second derivatives. Names what it refuses."""
+"""Validates a model on an example: forward order, state, second derivatives; errors name the module."""
 
-import copy
 from collections.abc import Callable, Iterable, Mapping
 
 import torch
@@ -14,150 +13,147 @@ _REMEDIES: tuple[tuple[type[nn.Module], str], ...] = (
     (nn.SyncBatchNorm, "use nn.BatchNorm2d or nn.GroupNorm"),
     (nn.RNNBase, "use an nn.RNNCell, nn.GRUCell or nn.LSTMCell in a loop, or attention"),
 )
-# In float64, and wide enough for a part that is always in float32, as the softmax of some transformers is;
-# and for models that run in no float64, where rounding and kinks alone reach percents.
+_DEFAULT_REMEDY = "replace it by operations that have second derivatives and keep no state"
+# For float64, and large enough for a part that always runs in float32, as the softmax of some transformers
+# does; and for models that don't run in float64, where rounding and kinks alone reach some per cent.
 _TOLERANCE, _LOOSE_TOLERANCE = 1e-4, 0.05
-_REMEDY = "replace it by operations that have second derivatives and keep no state"
-_LONGEST = 200
-# How a model that runs in one type says that it does not run in another.
-UNFIT = (RuntimeError, TypeError, ValueError, AssertionError, LookupError)
+_MAX_LENGTH = 200
+WRONG_DTYPE_ERRORS = (RuntimeError, TypeError, ValueError, AssertionError, LookupError)
+"""What a model may raise that runs in one dtype and not in another."""
 
 
-def copied(model: nn.Module, known: Mapping[int, object]) -> nn.Module:
-    """A copy of the model, with what is `known` by its id in its place."""
-    for name, module in model.named_modules():
-        if isinstance(module, torch.jit.ScriptModule):
-            remedy = "give the plain module that it was made from"
-            raise _uncopied(name, module, "it is compiled by torch.jit", remedy)
-    try:
-        return copy.deepcopy(model, dict(known))
-    except Exception as error:
-        # Only now: a look at every attribute takes as long as the copy.
-        for name, module in model.named_modules():
-            for key, value in vars(module).items():
-                if key == "_modules":
-                    continue
-                if isinstance(value, Tensor) and not value.is_leaf:
-                    remedy = (
-                        "keep none in the module; for nn.utils.weight_norm use "
-                        "nn.utils.parametrizations.weight_norm"
-                    )
-                    reason = f"its {key!r} is a computed tensor, no parameter"
-                    raise _uncopied(name, module, reason, remedy) from error
-                try:
-                    copy.deepcopy(value, dict(known))
-                except Exception as inner:
-                    reason = f"its {key!r}: {line(inner)}"
-                    raise _uncopied(name, module, reason, "keep it outside of the model") from error
-        raise _uncopied("", model, line(error), "build it of modules that can be copied") from error
+def run_once(model: nn.Module, state: Mapping[str, Tensor], example: Tensor) -> tuple[Tensor, list[str]]:
+    """The model's output, and the names of its modules in the order in which they start to run.
 
-
-def _uncopied(name: str, module: nn.Module, reason: str, remedy: str) -> UnsupportedModelError:
-    named = f"{name or 'the model'} ({type(module).__name__})"
-    return UnsupportedModelError(f"{named}: the model can't be copied ({reason}); {remedy}")
-
-
-def run(model: nn.Module, state: Mapping[str, Tensor], example: Tensor) -> tuple[Tensor, list[str]]:
-    """The model's output, and the names of its modules in the order in which they start to run."""
+    Raises:
+        DataError: The model fails on the example, or its output is no tensor of finite scores.
+        UnsupportedModelError: The model changes its state in a forward pass.
+    """
     order: list[str] = []
     handles = [
         module.register_forward_pre_hook(lambda _m, _a, name=name: order.append(name))
         for name, module in model.named_modules()
     ]
     before = {name: value.clone() for name, value in state.items()}
-    live = {name: value.clone() for name, value in state.items()}
+    after = {name: value.clone() for name, value in state.items()}
     try:
-        out = torch.func.functional_call(model, live, (example,))
+        out = torch.func.functional_call(model, after, (example,))
     except RefinerError:
         raise
     except Exception as error:
-        raise DataError(f"example = {tuple(example.shape)}: the model refuses it ({line(error)})") from error
+        raise DataError(
+            f"example = {tuple(example.shape)}: the model fails on it ({summarise_error(error)})",
+            field="example",
+            value=tuple(example.shape),
+            expected="inputs that the model accepts",
+        ) from error
     finally:
         for handle in handles:
             handle.remove()
-    for name, value in live.items():
+    for name, value in after.items():
         if not torch.equal(value, before[name]):
-            owner = model.get_submodule(name.rpartition(".")[0])
-            raise _refusal(name.rpartition(".")[0], owner, f"changes its state {name!r} at every pass")
+            owner = name.rpartition(".")[0]
+            reason = f"changes its state {name!r} at every pass"
+            raise _unsupported(owner, model.get_submodule(owner), reason)
     if not isinstance(out, Tensor) or not out.isfinite().all():
-        raise DataError("model output: expected one tensor of finite scores")
-    return out, _placed(list(dict.fromkeys(order)), [name for name, _ in model.named_modules()])
+        expected = "one tensor of finite scores"
+        raise DataError(f"model output: expected {expected}", field="model output", expected=expected)
+    return out, _sort_by_call(list(dict.fromkeys(order)), [name for name, _ in model.named_modules()])
 
 
-def _placed(order: list[str], names: list[str]) -> list[str]:
-    """All module names; one that is never called itself stands with the nearest parent that is."""
+def _sort_by_call(order: list[str], names: list[str]) -> list[str]:
+    """All module names in call order; a module that is never called ranks with its nearest called parent."""
     position = {name: index for index, name in enumerate(order)}
 
-    def place(name: str) -> int:
+    def rank(name: str) -> int:
         while name not in position and name:
             name = name.rpartition(".")[0]
         return position.get(name, len(order))
 
-    return sorted(names, key=place)
+    return sorted(names, key=rank)
 
 
-def twice(
+def check_loss(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, labels: Tensor) -> None:
+    """Raise a DataError unless `loss` maps scores and labels to one number."""
+    expected = "one number from loss(scores [B, classes], labels [B])"
+    try:
+        value = loss(outputs, labels)
+    except RefinerError:
+        raise
+    except Exception as error:
+        message = f"loss: expected {expected}, but it fails ({summarise_error(error)})"
+        raise DataError(message, field="loss", expected=expected) from error
+    if not isinstance(value, Tensor) or value.numel() != 1 or value.ndim:
+        message = f"loss: expected {expected}; is its reduction 'mean'?"
+        raise DataError(message, field="loss", value=value, expected=expected)
+
+
+def check_second_order(
     model: nn.Module,
     state: Mapping[str, Tensor],
     names: Iterable[str],
     example: Tensor,
     loss: Callable[[Tensor], Tensor],
 ) -> None:
-    """Refuse a model whose victim-batched gradient has no derivative with respect to the input."""
-    state, example = _wide(model, state, example, loss)
-    inputs = _calls(model, state, example)
+    """Raise an UnsupportedModelError unless the victim-batched gradient is differentiable in the input."""
+    state, example = _in_float64(model, state, example, loss)
+    inputs = _record_inputs(model, state, example)
     parameters = {name: state[name] for name in names}
 
     def objective(p: Mapping[str, Tensor], x: Tensor) -> Tensor:
         return loss(torch.func.functional_call(model, {**state, **p}, (x,)))
 
-    failure = _second_order(objective, parameters, (example,))
+    failure = _second_order_problem(objective, parameters, (example,))
     if failure is None:
         return
     # Tied tensors have one name in the model, and another in a module.
     values = {id(t): state[k] for k, t in (*model.named_parameters(), *model.named_buffers())}
-    # The innermost module that fails alone is the one to name: children come before their parents.
+    # Name the innermost module that fails by itself: children come before their parents.
     for name, module in reversed(list(model.named_modules())):
         if name in inputs:
-            own = {k: values[id(p)] for k, p in module.named_parameters()}
-            rest = {k: values[id(b)] for k, b in module.named_buffers()}
-            reason = _second_order(_scalar(module, rest), own, inputs[name])
+            module_parameters = {k: values[id(p)] for k, p in module.named_parameters()}
+            buffers = {k: values[id(b)] for k, b in module.named_buffers()}
+            reason = _second_order_problem(
+                _module_objective(module, buffers), module_parameters, inputs[name]
+            )
             if reason is not None:
-                raise _refusal(name, module, reason)
-    raise _refusal("", model, failure)
+                raise _unsupported(name, module, reason)
+    raise _unsupported("", model, failure)
 
 
-def _wide(
+def _in_float64(
     model: nn.Module, state: Mapping[str, Tensor], example: Tensor, loss: Callable[[Tensor], Tensor]
 ) -> tuple[Mapping[str, Tensor], Tensor]:
-    """State and example in float64 where the model runs in it: a fault stands out there from rounding."""
+    """State and example in float64 if the model runs in it: rounding can't be mistaken for an error there."""
     try:
         wide = {name: value.double() if value.is_floating_point() else value for name, value in state.items()}
         with torch.no_grad():
             loss(torch.func.functional_call(model, dict(wide), (example.double(),)))
     except torch.OutOfMemoryError:
         raise
-    except UNFIT:
+    except WRONG_DTYPE_ERRORS:
         return state, example
     return wide, example.double()
 
 
-def _scalar(module: nn.Module, rest: Mapping[str, Tensor]) -> Callable[..., Tensor]:
+def _module_objective(module: nn.Module, buffers: Mapping[str, Tensor]) -> Callable[..., Tensor]:
+    """A scalar function of a module's parameters and inputs."""
+
     def objective(p: Mapping[str, Tensor], *args: Tensor) -> Tensor:
-        out = torch.func.functional_call(module, {**rest, **p}, args)
-        parts = out if isinstance(out, tuple) else (out,)
-        # A curved function, so that a linear module too has a second derivative to compute.
-        return torch.stack([t.sin().sum() for t in parts if isinstance(t, Tensor)]).sum()
+        out = torch.func.functional_call(module, {**buffers, **p}, args)
+        outputs = out if isinstance(out, tuple) else (out,)
+        # A non-linear function, so that a linear module too has a second derivative to compute.
+        return torch.stack([t.sin().sum() for t in outputs if isinstance(t, Tensor)]).sum()
 
     return objective
 
 
-def _second_order(
+def _second_order_problem(
     objective: Callable[..., Tensor], parameters: Mapping[str, Tensor], inputs: tuple[Tensor, ...]
 ) -> str | None:
     """Why the gradient of `objective`, batched over two victims, can't be differentiated; None if it can."""
     pair = tuple(torch.stack((t, t)).detach().requires_grad_(t.is_floating_point()) for t in inputs)
-    wanted = [t for t in pair if t.requires_grad]
+    differentiable = [t for t in pair if t.requires_grad]
     try:
         with sdpa_kernel(SDPBackend.MATH), torch.enable_grad(), tensor_float32(False):
             if parameters:
@@ -165,49 +161,54 @@ def _second_order(
                 outputs = list(gradient(parameters, *pair).values())
             else:
                 value = torch.func.vmap(objective, in_dims=(None, *(0 for _ in pair)))(parameters, *pair)
-                outputs = list(torch.autograd.grad(value.sum(), wanted, create_graph=True))
+                outputs = list(torch.autograd.grad(value.sum(), differentiable, create_graph=True))
             total = torch.stack([t.square().sum() for t in outputs]).sum()
             if not total.requires_grad:
                 return "its gradient does not depend on the input in a way that can be differentiated"
-            batched = torch.autograd.grad(total, wanted, allow_unused=True)
-            alone = _alone(objective, parameters, inputs)
+            batched = torch.autograd.grad(total, differentiable, allow_unused=True)
+            single = _single_victim_derivative(objective, parameters, inputs)
     except RefinerError:
         raise
     except Exception as error:
-        return line(error)
-    # Some fused operations have a second derivative that is wrong under vmap, and say nothing.
-    for many, one in zip(batched, alone, strict=True):
-        allowed = _TOLERANCE if one is not None and one.dtype == torch.float64 else _LOOSE_TOLERANCE
-        if many is not None and one is not None and (many[0] - one).norm() > allowed * one.norm():
+        return summarise_error(error)
+    # Some fused operations have a second derivative that is silently wrong under vmap.
+    for actual, expected in zip(batched, single, strict=True):
+        if actual is None or expected is None:
+            continue
+        tolerance = _TOLERANCE if expected.dtype == torch.float64 else _LOOSE_TOLERANCE
+        if (actual[0] - expected).norm() > tolerance * expected.norm():
             return "its second derivative is wrong when victims are batched"
     return None
 
 
-def _alone(
+def _single_victim_derivative(
     objective: Callable[..., Tensor], parameters: Mapping[str, Tensor], inputs: tuple[Tensor, ...]
 ) -> tuple[Tensor | None, ...]:
     """The same second derivative for one victim by plain autograd."""
-    single = tuple(t.detach().clone().requires_grad_(t.is_floating_point()) for t in inputs)
-    wanted = [t for t in single if t.requires_grad]
-    leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
-    over = list(leaves.values()) or wanted
-    outputs = torch.autograd.grad(objective(leaves, *single), over, create_graph=True, materialize_grads=True)
-    # All the way back: `torch.autograd.grad` leaves out the node that says "not twice".
+    leaves = tuple(t.detach().clone().requires_grad_(t.is_floating_point()) for t in inputs)
+    differentiable = [t for t in leaves if t.requires_grad]
+    parameter_leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
+    over = list(parameter_leaves.values()) or differentiable
+    value = objective(parameter_leaves, *leaves)
+    outputs = torch.autograd.grad(value, over, create_graph=True, materialize_grads=True)
+    # All the way back: `torch.autograd.grad` would skip the node that forbids a second derivative.
     torch.stack([t.square().sum() for t in outputs]).sum().backward()  # type: ignore[no-untyped-call]
-    return tuple(t.grad for t in wanted)
+    return tuple(t.grad for t in differentiable)
 
 
-def _calls(model: nn.Module, state: Mapping[str, Tensor], example: Tensor) -> dict[str, tuple[Tensor, ...]]:
+def _record_inputs(
+    model: nn.Module, state: Mapping[str, Tensor], example: Tensor
+) -> dict[str, tuple[Tensor, ...]]:
     """The tensors that each module is called with on the example; calls with other arguments are left out."""
-    seen: dict[str, tuple[Tensor, ...]] = {}
+    inputs: dict[str, tuple[Tensor, ...]] = {}
 
-    def note(name: str, args: tuple[object, ...]) -> None:
+    def record(name: str, args: tuple[object, ...]) -> None:
         tensors = tuple(a for a in args if isinstance(a, Tensor))
-        if name not in seen and len(tensors) == len(args) and tensors:
-            seen[name] = tensors
+        if name not in inputs and len(tensors) == len(args) and tensors:
+            inputs[name] = tensors
 
     handles = [
-        module.register_forward_pre_hook(lambda _m, args, name=name: note(name, args))
+        module.register_forward_pre_hook(lambda _m, args, name=name: record(name, args))
         for name, module in model.named_modules()
     ]
     try:
@@ -215,26 +216,31 @@ def _calls(model: nn.Module, state: Mapping[str, Tensor], example: Tensor) -> di
     finally:
         for handle in handles:
             handle.remove()
-    return seen
+    return inputs
 
 
-def _refusal(name: str, module: nn.Module, reason: str) -> UnsupportedModelError:
-    remedy = next((text for kind, text in _REMEDIES if isinstance(module, kind)), _REMEDY)
+def _unsupported(name: str, module: nn.Module, reason: str) -> UnsupportedModelError:
+    remedy = next((text for cls, text in _REMEDIES if isinstance(module, cls)), _DEFAULT_REMEDY)
     if getattr(module, "inplace", False):
         remedy = "make it with inplace=False"
-    return UnsupportedModelError(f"{name or 'the model'} ({type(module).__name__}): {reason}; {remedy}")
+    return UnsupportedModelError(
+        f"{name or 'the model'} ({type(module).__name__}): {reason}; {remedy}",
+        field="model",
+        value=module,
+        expected=remedy,
+    )
 
 
-def line(error: Exception) -> str:
-    """The first sentence of an error, cut where it is long; with its kind, if that is an uncommon one.
+def summarise_error(error: Exception) -> str:
+    """The first sentence of an error's message, shortened; with its type unless it is a RuntimeError.
 
-    >>> line(KeyError("pixels")), line(RuntimeError("too large. Try less.")), line(AssertionError())
-    ("KeyError: 'pixels'", 'too large', 'AssertionError')
+    >>> summarise_error(KeyError("pixels")), summarise_error(RuntimeError("too large. Try less."))
+    ("KeyError: 'pixels'", 'too large')
     """
-    text = str(error).strip().splitlines()
-    sentence = text[0].split(". ")[0].rstrip(".") if text else ""
-    if len(sentence) > _LONGEST:
-        sentence = sentence[: _LONGEST - 3] + "..."
+    lines = str(error).strip().splitlines()
+    sentence = lines[0].split(". ")[0].rstrip(".") if lines else ""
+    if len(sentence) > _MAX_LENGTH:
+        sentence = sentence[: _MAX_LENGTH - 3] + "..."
     if not sentence or isinstance(error, RuntimeError):
         return sentence or type(error).__name__
     return f"{type(error).__name__}: {sentence}"

@@ -1,6 +1,7 @@
-"""What normalisation does to rows of numbers; on a GPU each function is one kernel.
+"""Standardisation of rows and its derivatives; on a GPU each function is one kernel.
 
-With x̂ = (x − mean)·s, s = 1/√(var + ε) and P v = v − mean(v) − x̂·mean(v·x̂), all means over the last axis.
+For rows of n numbers, with means over the last axis: x̂ = (x − mean)·s with s = 1/√(var + ε), called `hat`
+and `s` below, and P v = v − mean(v) − x̂·mean(v·x̂). Arguments called v, t and c are cotangents.
 """
 
 from types import ModuleType
@@ -8,7 +9,10 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from refiner.core.kernels import usable
+from refiner.core.kernels import kernels_available
+
+LONGEST_ROW = 8192
+"""Longer rows don't fit into the registers that one program of a kernel gets."""
 
 
 def standardise(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
@@ -19,50 +23,50 @@ def standardise(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     """
     if kernels := _kernels(x):
         return kernels.standardise(x, eps)  # type: ignore[no-any-return]
-    wide = _wide(x)
+    wide = _at_least_float32(x)
     var, mean = torch.var_mean(wide, dim=-1, correction=0, keepdim=True)
     s = torch.rsqrt(var + eps)
     return ((wide - mean) * s).to(x.dtype), s
 
 
-def slope(v: Tensor, hat: Tensor, s: Tensor, t: Tensor) -> Tensor:
-    """s·P v − t·s²·x̂/n: what slopes v of x̂ and t of s make of x."""
+def standardise_vjp(v: Tensor, hat: Tensor, s: Tensor, t: Tensor) -> Tensor:
+    """s·P v − t·s²·x̂/n: the cotangent of x for cotangents v of x̂ and t of s."""
     if kernels := _kernels(v, hat, s, t):
-        return kernels.slope(v, hat, s, t)  # type: ignore[no-any-return]
-    wide_v, wide_hat = _wide(v), _wide(hat)
-    tilt = s * _mean(wide_v * wide_hat) + t * s.square() / hat.shape[-1]
-    return ((wide_v - _mean(wide_v)) * s - wide_hat * tilt).to(v.dtype)
+        return kernels.standardise_vjp(v, hat, s, t)  # type: ignore[no-any-return]
+    wide_v, wide_hat = _at_least_float32(v), _at_least_float32(hat)
+    along_hat = s * _mean(wide_v * wide_hat) + t * s.square() / hat.shape[-1]
+    return ((wide_v - _mean(wide_v)) * s - wide_hat * along_hat).to(v.dtype)
 
 
-def slopes_of_slope(
+def standardise_vjp_vjp(
     c: Tensor, v: Tensor, hat: Tensor, s: Tensor, t: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What a slope c of `slope` makes of its four arguments."""
+    """The cotangents of v, x̂, s and t for a cotangent c of the result of `standardise_vjp`."""
     if kernels := _kernels(c, v, hat, s, t):
-        return kernels.slopes_of_slope(c, v, hat, s, t)  # type: ignore[no-any-return]
+        return kernels.standardise_vjp_vjp(c, v, hat, s, t)  # type: ignore[no-any-return]
     n = hat.shape[-1]
-    wide_c, wide_v, wide_hat = _wide(c), _wide(v), _wide(hat)
+    wide_c, wide_v, wide_hat = _at_least_float32(c), _at_least_float32(v), _at_least_float32(hat)
     mean_c, mean_v = _mean(wide_c), _mean(wide_v)
     c_hat, v_hat, c_v = _mean(wide_c * wide_hat), _mean(wide_v * wide_hat), _mean(wide_c * wide_v)
-    of_v = (wide_c - mean_c - wide_hat * c_hat) * s
-    of_hat = -wide_c * (s * v_hat + t * s.square() / n) - wide_v * (s * c_hat)
-    of_s = n * (c_v - mean_c * mean_v - c_hat * v_hat) - 2 * t * s * c_hat
-    return of_v.to(v.dtype), of_hat.to(hat.dtype), of_s, -s.square() * c_hat
+    v_grad = (wide_c - mean_c - wide_hat * c_hat) * s
+    hat_grad = -wide_c * (s * v_hat + t * s.square() / n) - wide_v * (s * c_hat)
+    s_grad = n * (c_v - mean_c * mean_v - c_hat * v_hat) - 2 * t * s * c_hat
+    return v_grad.to(v.dtype), hat_grad.to(hat.dtype), s_grad, -s.square() * c_hat
 
 
-def scale_slopes(v: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What a slope v of x·w + b makes of x, w and b, where every row has a w and a b."""
+def affine_vjp(v: Tensor, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The cotangents of x, w and b for a cotangent v of x·w + b, where each row has one w and one b."""
     if kernels := _kernels(v, x, w):
-        return kernels.scale_slopes(v, x, w)  # type: ignore[no-any-return]
+        return kernels.affine_vjp(v, x, w)  # type: ignore[no-any-return]
     return v * w, _sum(v * x), _sum(v)
 
 
-def slopes_of_scale_slopes(
+def affine_vjp_vjp(
     c: Tensor, c_w: Tensor, c_b: Tensor, v: Tensor, x: Tensor, w: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What slopes of the three results of `scale_slopes` make of its arguments."""
+    """The cotangents of v, x and w for cotangents of the three results of `affine_vjp`."""
     if kernels := _kernels(c, c_w, c_b, v, x, w):
-        return kernels.slopes_of_scale_slopes(c, c_w, c_b, v, x, w)  # type: ignore[no-any-return]
+        return kernels.affine_vjp_vjp(c, c_w, c_b, v, x, w)  # type: ignore[no-any-return]
     return torch.addcmul(torch.addcmul(c_b, c, w), x, c_w), v * c_w, _sum(c * v)
 
 
@@ -74,18 +78,14 @@ def _mean(x: Tensor) -> Tensor:
     return x.mean(-1, keepdim=True)
 
 
-def _wide(t: Tensor) -> Tensor:
-    """In float32 at least: half precision cancels where the mean is large."""
+def _at_least_float32(t: Tensor) -> Tensor:
+    """In half precision, differences from a large mean would cancel."""
     return t.to(torch.promote_types(t.dtype, torch.float32))
 
 
 def _kernels(*tensors: Tensor) -> ModuleType | None:
-    if tensors[0].shape[-1] > LONGEST or not usable(*tensors):
+    if tensors[0].shape[-1] > LONGEST_ROW or not kernels_available(*tensors):
         return None
     from refiner.core.kernels import norm
 
     return norm
-
-
-LONGEST = 8192
-"""Longer rows don't fit into the registers that one program gets."""

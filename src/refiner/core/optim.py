@@ -1,7 +1,7 @@
-"""Victim-batched optimizers: one call steps `[V, ...]`, and no victim ever feels another.
+"""Victim-batched optimizers: one call steps `[V, ...]`, and no victim influences another.
 
-Pure functions of tensors, without host synchronisation, so that a loop of them can be a CUDA graph.
-Autograd sees each step: call it under `torch.no_grad()` unless the loop itself is differentiated.
+Pure functions of tensors, without host synchronisation, so that a loop of them can be a CUDA graph. Autograd
+records each step: call it under `torch.no_grad()` unless the loop itself is differentiated.
 """
 
 import math
@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.errors import DataError, SettingError
+from refiner.core.input_checks import input_error
+from refiner.errors import SettingError
 
 
-class State(NamedTuple):
-    """What an optimizer remembers of each victim: steps done `[V]` and two moments (empty where unused).
+class OptimizerState(NamedTuple):
+    """The state of each victim: steps done `[V]` and two moments, which are empty where unused.
 
     >>> Adam(lr=0.1).init(torch.zeros(2, 3)).steps.tolist()
     [0, 0]
@@ -29,28 +30,58 @@ class State(NamedTuple):
 
 
 class Optimizer(Protocol):
-    """What each optimizer here offers.
+    """The interface of every optimizer here: a pure `init` and a pure `step`.
 
     >>> optimizer: Optimizer = GD(lr=0.5)
     """
 
-    def init(self, x: Tensor) -> State:
-        """The state before the first step on `x` `[V, ...]`."""
+    def init(self, x: Tensor) -> OptimizerState:
+        """The state before the first step.
+
+        Args:
+            x: The starting point `[V, ...]`.
+
+        Returns:
+            A state with no steps done.
+
+        Raises:
+            DataError: `x` is not a tensor of floats with a victim axis.
+        """
 
     def step(
         self,
         x: Tensor,
         grad: Tensor,
-        state: State,
+        state: OptimizerState,
         lr_scale: float | Tensor = 1.0,
         active: Tensor | None = None,
-    ) -> tuple[Tensor, State]:
-        """The next `x` and state; where `active` `[V]` is False both stay as they are."""
+    ) -> tuple[Tensor, OptimizerState]:
+        """One step of every active victim.
+
+        Args:
+            x: The current point `[V, ...]`.
+            grad: The gradient at `x`, of the same shape.
+            state: The state at `x`.
+            lr_scale: A factor on the learning rate, one number or one for each victim `[V]`.
+            active: A boolean mask `[V]`; where it is False, point and state stay as they are.
+
+        Returns:
+            The next point and state.
+
+        Raises:
+            DataError: A shape or dtype does not fit.
+        """
 
 
 @dataclass(frozen=True)
 class GD:
     """Plain gradient descent, `x - lr · grad`.
+
+    Args:
+        lr: The learning rate, > 0.
+
+    Raises:
+        SettingError: `lr` is out of its range.
 
     >>> optimizer = GD(lr=0.5)
     >>> x = torch.ones(2, 1)
@@ -63,29 +94,39 @@ class GD:
     def __post_init__(self) -> None:
         checks.number("lr", self.lr, 0, above=True)
 
-    def init(self, x: Tensor) -> State:
-        """The state before the first step on `x` `[V, ...]`."""
+    def init(self, x: Tensor) -> OptimizerState:
+        """The state before the first step on `x [V, ...]`; see `Optimizer.init`."""
         _check_victims(x)
         empty = x.new_zeros(x.shape[0], 0)
-        return State(_no_steps(x), empty, empty)
+        return OptimizerState(_no_steps(x), empty, empty)
 
     def step(
         self,
         x: Tensor,
         grad: Tensor,
-        state: State,
+        state: OptimizerState,
         lr_scale: float | Tensor = 1.0,
         active: Tensor | None = None,
-    ) -> tuple[Tensor, State]:
-        """The next `x` and state; where `active` `[V]` is False both stay as they are."""
+    ) -> tuple[Tensor, OptimizerState]:
+        """The next point and state; see `Optimizer.step`."""
         _check_step(x, grad, active)
-        moved = x - _rate(self.lr, lr_scale, x) * grad
-        return _kept(active, x, moved), state._replace(steps=_kept(active, state.steps, state.steps + 1))
+        updated = x - _rate(self.lr, lr_scale, x) * grad
+        return _where_active(active, x, updated), state._replace(
+            steps=_where_active(active, state.steps, state.steps + 1)
+        )
 
 
 @dataclass(frozen=True)
 class Adam:
     """Adam (Kingma and Ba 2015), equal to `torch.optim.Adam` on each victim alone.
+
+    Args:
+        lr: The learning rate, > 0.
+        betas: The decay of the two moments, each in [0, 1).
+        eps: Added to the denominator, > 0.
+
+    Raises:
+        SettingError: A setting is out of its range.
 
     >>> optimizer = Adam(lr=0.1)
     >>> x = torch.tensor([[1.0], [20.0]])
@@ -102,43 +143,43 @@ class Adam:
         checks.number("eps", self.eps, 0, above=True)
         object.__setattr__(self, "betas", _betas(self.betas))
 
-    def init(self, x: Tensor) -> State:
-        """The state before the first step on `x` `[V, ...]`."""
+    def init(self, x: Tensor) -> OptimizerState:
+        """The state before the first step on `x [V, ...]`; see `Optimizer.init`."""
         _check_victims(x)
-        return State(_no_steps(x), torch.zeros_like(x), torch.zeros_like(x))
+        return OptimizerState(_no_steps(x), torch.zeros_like(x), torch.zeros_like(x))
 
     def step(
         self,
         x: Tensor,
         grad: Tensor,
-        state: State,
+        state: OptimizerState,
         lr_scale: float | Tensor = 1.0,
         active: Tensor | None = None,
-    ) -> tuple[Tensor, State]:
-        """The next `x` and state; where `active` `[V]` is False both stay as they are."""
+    ) -> tuple[Tensor, OptimizerState]:
+        """The next point and state; see `Optimizer.step`."""
         _check_step(x, grad, active)
-        grad = self._fed(grad)
+        grad = self._moment_input(grad)
         beta1, beta2 = self.betas
         steps = state.steps + 1
         first = state.first + (1 - beta1) * (grad - state.first)
         second = beta2 * state.second + (1 - beta2) * grad * grad
-        denominator = (second / _correction(beta2, steps, x)).sqrt() + self.eps
-        moved = x - _rate(self.lr, lr_scale, x) / _correction(beta1, steps, x) * (first / denominator)
-        kept = State(
-            _kept(active, state.steps, steps),
-            _kept(active, state.first, first),
-            _kept(active, state.second, second),
+        denominator = (second / _bias_correction(beta2, steps, x)).sqrt() + self.eps
+        updated = x - _rate(self.lr, lr_scale, x) / _bias_correction(beta1, steps, x) * (first / denominator)
+        new_state = OptimizerState(
+            _where_active(active, state.steps, steps),
+            _where_active(active, state.first, first),
+            _where_active(active, state.second, second),
         )
-        return _kept(active, x, moved), kept
+        return _where_active(active, x, updated), new_state
 
-    def _fed(self, grad: Tensor) -> Tensor:
-        """What the moments are fed with."""
+    def _moment_input(self, grad: Tensor) -> Tensor:
+        """The value whose moments are estimated."""
         return grad
 
 
 @dataclass(frozen=True)
 class SignedAdam(Adam):
-    """Adam fed with the sign of the gradient, as in Inverting Gradients (Geiping et al. 2020).
+    """Adam on the sign of the gradient, as in Inverting Gradients (Geiping et al. 2020); settings as `Adam`.
 
     >>> optimizer = SignedAdam(lr=0.1)
     >>> x = torch.tensor([[1.0], [20.0]])
@@ -146,7 +187,7 @@ class SignedAdam(Adam):
     [0.10000000149011612, 0.10000000149011612]
     """
 
-    def _fed(self, grad: Tensor) -> Tensor:
+    def _moment_input(self, grad: Tensor) -> Tensor:
         return grad.sign()
 
 
@@ -165,15 +206,14 @@ def _betas(value: Sequence[float]) -> tuple[float, float]:
 
 def _check_victims(x: Tensor) -> None:
     if x.dim() < 1 or not x.is_floating_point():
-        raise DataError(f"x of shape {list(x.shape)} and type {x.dtype}: expected [victims, ...] of floats")
+        raise input_error("x", x, "a floating-point tensor [victims, ...]")
 
 
 def _check_step(x: Tensor, grad: Tensor, active: Tensor | None) -> None:
     if grad.shape != x.shape:
-        raise DataError(f"grad of shape {list(grad.shape)}: expected x's shape {list(x.shape)}")
+        raise input_error("grad", grad, f"x's shape {list(x.shape)}")
     if active is not None and (active.dtype != torch.bool or active.shape != x.shape[:1]):
-        shown = f"active of shape {list(active.shape)} and type {active.dtype}"
-        raise DataError(f"{shown}: expected a boolean mask of shape [{x.shape[0]}]")
+        raise input_error("active", active, f"a boolean mask of shape [{x.shape[0]}]")
 
 
 def _no_steps(x: Tensor) -> Tensor:
@@ -188,12 +228,12 @@ def _rate(lr: float, scale: float | Tensor, x: Tensor) -> float | Tensor:
     if not isinstance(scale, Tensor):
         return lr * scale
     if scale.shape not in ((), x.shape[:1]):
-        raise DataError(f"lr_scale of shape {list(scale.shape)}: expected one number or shape [{x.shape[0]}]")
+        raise input_error("lr_scale", scale, f"one number or shape [{x.shape[0]}]")
     # Cast first: a float64 schedule must not turn a float32 x into float64.
     return lr * _per_victim(scale.to(x.dtype), x)
 
 
-def _correction(beta: float, steps: Tensor, x: Tensor) -> Tensor:
+def _bias_correction(beta: float, steps: Tensor, x: Tensor) -> Tensor:
     # 1 - beta^steps by expm1: in float32 the plain difference loses three digits at the first step.
     # Counts are exact in float32, not in half precision.
     counts = steps.to(torch.promote_types(x.dtype, torch.float32))
@@ -201,5 +241,5 @@ def _correction(beta: float, steps: Tensor, x: Tensor) -> Tensor:
     return _per_victim(-torch.expm1(counts * log_beta), x).to(x.dtype)
 
 
-def _kept(active: Tensor | None, old: Tensor, new: Tensor) -> Tensor:
+def _where_active(active: Tensor | None, old: Tensor, new: Tensor) -> Tensor:
     return new if active is None else torch.where(_per_victim(active, new), new, old)

@@ -1,8 +1,9 @@
-"""Which float32 the GPU computes with: all of it for what leaves a client, TF32 where it only steers.
+"""The float32 precision of the GPU: full for what a client uploads, TF32 where rounding does no harm.
 
-Float32 can also be had from TF32, on the faster tensor cores: with each number as a rounded value and a rest,
-both of which TF32 can hold, a·b is a rounded product and two small ones. The small ones are added up apart:
-tensor cores cut what they add up, and a long sum of the three together would lose a digit.
+Float32 products can also be made of TF32 ones, on the faster tensor cores: each number is a rounded value and
+a remainder, both of which TF32 can hold, and a·b is the product of the rounded values plus two small
+products. The small ones are summed separately: tensor cores truncate as they sum, and one long sum of all
+three would lose a digit.
 """
 
 from collections.abc import Iterator
@@ -11,12 +12,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from refiner.core.kernels import usable
+from refiner.core.kernels import kernels_available
 
 
 @contextmanager
 def tensor_float32(allowed: bool) -> Iterator[None]:
-    """Allow or forbid TF32 in convolutions and matrix products inside the block; nothing happens on a CPU."""
+    """Allow or forbid TF32 in convolutions and matrix products inside the block; no effect on a CPU."""
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed
     try:
@@ -25,21 +26,21 @@ def tensor_float32(allowed: bool) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def parts(t: Tensor) -> tuple[Tensor, Tensor]:
-    """Rounded values `[N, …]`, and `[N, 2, …]` of these and the rest.
+def split_tf32(t: Tensor) -> tuple[Tensor, Tensor]:
+    """The values `[N, …]` rounded to TF32, and `[N, 2, …]` of the rounded values and the remainders.
 
-    >>> rounded, both = parts(torch.tensor([1 / 3]))
+    >>> rounded, both = split_tf32(torch.tensor([1 / 3]))
     >>> bool(rounded[0] == both[0, 0]), bool(both.sum() == torch.tensor(1 / 3))
     (True, True)
     """
-    if usable(t):
-        from refiner.core.kernels.tf32_split import parts as in_one_pass
+    if kernels_available(t):
+        from refiner.core.kernels import tf32_split
 
-        return in_one_pass(t)
-    rounded = _rounded(t)
+        return tf32_split.split_tf32(t)
+    rounded = _round_to_tf32(t)
     return rounded, torch.stack([rounded, t - rounded], dim=1)
 
 
-def _rounded(t: Tensor) -> Tensor:
-    """Float32 to TF32's ten bits of a fraction, the nearest."""
+def _round_to_tf32(t: Tensor) -> Tensor:
+    """Float32 rounded to the nearest number with the ten mantissa bits of TF32."""
     return ((t.contiguous().view(torch.int32) + 0x1000) & -0x2000).view(torch.float32)

@@ -12,13 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from refiner.core import convolution, model_validation, normalization
-from refiner.core.cuda_graphs import Captured
-from refiner.core.input_checks import check_devices, check_recording, check_types, dense, kind
-from refiner.errors import DataError, RefinerError
+from refiner.core import model_structure, model_validation
+from refiner.core.cuda_graphs import CudaGraphCache
+from refiner.core.input_checks import check_devices, check_recording, check_types, input_error, is_dense
+from refiner.errors import DataError
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+"""`loss(scores [B, classes], labels [B])` → one number."""
 Parameters = Mapping[str, Tensor]
+"""Parameters by name, `shape` each, or `[V, *shape]` where every victim has its own."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,30 @@ class Layer:
 
 
 class Task:
-    """A model and its loss, examined once on an example batch and then free of hidden state.
+    """A model and its loss, validated once on an example batch and then free of hidden state.
 
-    Normalisation uses each victim's own batch statistics and updates none; dropout is off. A module
-    that can't be differentiated twice, or that changes its buffers, is refused with its name and a remedy.
-    Values of parameters and buffers are those of the model at every use; its structure, and what it is set by
-    beside them, is copied: after a change of these make a new one.
+    Normalisation uses each victim's own batch statistics and updates none; dropout is off. The values of
+    parameters and buffers are those of the model at every use. The model's structure and other attributes are
+    copied: after a change of these make a new task.
+
+    Args:
+        model: Any module that maps inputs `[B, *input]` to scores `[B, classes]` and can be differentiated
+            twice.
+        example: A batch of inputs on the model's device; two samples of it are used.
+        loss: Maps scores and labels to one number, by default the mean cross-entropy.
+
+    Attributes:
+        classes: The number of classes.
+        input_shape: The shape of one input.
+        layers: The layers in forward order.
+        names: The names of the trainable parameters, layer by layer.
+        shapes: The shapes of the trainable parameters by name.
+        size: The number of trainable parameters, N.
+
+    Raises:
+        DataError: The model, the example or the loss is not usable, such as for NaN or the wrong device.
+        UnsupportedModelError: A module can't be differentiated twice or changes its buffers; the message
+            names it and a remedy.
 
     >>> from refiner.models import LeNet
     >>> task = Task(LeNet(), example=torch.rand(2, 3, 32, 32))
@@ -50,136 +70,204 @@ class Task:
         check_devices(model, "example", example)
         check_recording(example, *model.parameters())
         if not bool(example.isfinite().all()):
-            raise DataError("example: holds NaN or infinity")
+            raise _not_finite("example", "example:")
         for name, value in (*model.named_parameters(), *model.named_buffers()):
             if value.is_floating_point() and not bool(value.isfinite().all()):
-                raise DataError(f"model: {name} holds NaN or infinity")
+                raise _not_finite("model", f"model: {name}")
         example = example[:2]
         self.model = model
         self.models: Tensor | None = None
         self.loss_function = loss
-        self._captured = Captured(capacity=8)
+        self.graphs = CudaGraphCache(capacity=8)
+        """Recorded CUDA graphs of this task's functions, also those of a defence."""
         self.input_shape = tuple(example.shape[1:])
-        self._pure = _pure(model)
-        kept = {name for name, _ in self._pure.named_buffers()}
-        self._dropped = frozenset(name for name, _ in model.named_buffers() if name not in kept)
+        self._structure = model_structure.copy_structure(model)
+        remaining = {name for name, _ in self._structure.named_buffers()}
+        self._dropped_buffers = frozenset(name for name, _ in model.named_buffers() if name not in remaining)
         trainable = {name for name, p in model.named_parameters() if p.requires_grad}
         if not trainable:
-            raise DataError("model: no parameter requires a gradient")
-        outputs, order = model_validation.run(self._pure, self._state(), example)
+            raise DataError(
+                "model: no parameter requires a gradient",
+                field="model",
+                value=model,
+                expected="a trainable parameter",
+            )
+        outputs, order = model_validation.run_once(self._structure, self._state(), example)
         if outputs.ndim != 2:
-            raise DataError(f"model output = {tuple(outputs.shape)}: expected scores [B, classes]")
+            raise DataError(field="model output", value=tuple(outputs.shape), expected="scores [B, classes]")
         self.classes = outputs.shape[1]
         self.layers = tuple(
             Layer(name, owned)
             for name in order
-            if (owned := tuple(p for p in _direct(self._pure, name) if p in trainable))
+            if (
+                owned := tuple(
+                    p for p in model_structure.direct_parameters(self._structure, name) if p in trainable
+                )
+            )
         )
         self.names = tuple(name for layer in self.layers for name in layer.parameters)
         self.shapes = {name: model.get_parameter(name).shape for name in self.names}
         self.size = sum(shape.numel() for shape in self.shapes.values())
         labels = torch.zeros(len(example), dtype=torch.long, device=example.device)
-        _check_loss(loss, outputs, labels)
-        model_validation.twice(self._pure, self._state(), self.names, example, lambda out: loss(out, labels))
+        model_validation.check_loss(loss, outputs, labels)
+        model_validation.check_second_order(
+            self._structure, self._state(), self.names, example, lambda out: loss(out, labels)
+        )
 
-    def each(self, models: Tensor) -> Self:
-        """The same task with a model for every victim: `models [V, N]`, which may be changed in place.
+    def with_models(self, models: Tensor) -> Self:
+        """The same task with a model of its own for every victim.
+
+        Args:
+            models: The parameters of V models as rows, `[V, N]` in the order of `names`; they may be changed
+                in place later.
+
+        Returns:
+            A task that shares all else with this one.
+
+        Raises:
+            DataError: `models` is not a dense matrix with one column per parameter.
 
         >>> task = Task(nn.Linear(2, 1, bias=False), example=torch.rand(3, 2))
-        >>> task.each(torch.zeros(5, task.size)).parameters()["weight"].shape
+        >>> task.with_models(torch.zeros(5, task.size)).parameters()["weight"].shape
         torch.Size([5, 1, 2])
         """
-        if not dense(models) or models.ndim != 2 or models.shape[1] != self.size:
-            raise DataError(f"models = {kind(models)}: expected dense [V, {self.size}]")
-        own = copy.copy(self)
-        own.models = models
-        return own
+        if not is_dense(models) or models.ndim != 2 or models.shape[1] != self.size:
+            raise input_error("models", models, f"dense [V, {self.size}]")
+        task = copy.copy(self)
+        task.models = models
+        return task
 
     def parameters(self) -> dict[str, Tensor]:
-        """The model's trainable parameters as they are, layer by layer, detached; or those of `models`."""
-        return self.held()[0]
+        """The current trainable parameters, layer by layer, detached: the model's or those of `with_models`.
 
-    def fixed(self) -> dict[str, Tensor]:
-        """What the model holds beside its trainable parameters: frozen ones and buffers, as they are now."""
-        return self.held()[1]
+        Returns:
+            Name → `shape`, or `[V, *shape]` if every victim has its own model.
+        """
+        return self.all_tensors()[0]
 
-    def held(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Both of these from one walk through the model, which for a deep one takes a while."""
+    def non_trainable(self) -> dict[str, Tensor]:
+        """The model's other tensors as they are now: frozen parameters and buffers, by name."""
+        return self.all_tensors()[1]
+
+    def all_tensors(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """`parameters()` and `non_trainable()` from one walk through the model, slow for a deep one."""
         rest = self._state()
         shared = {name: rest.pop(name) for name in self.names}
-        return shared if self.models is None else self.apart(self.models), rest
+        return shared if self.models is None else self.unflatten(self.models), rest
 
-    def apart(self, flat: Tensor) -> dict[str, Tensor]:
-        """Rows `[V, N]` of all parameters, one after another, as name → `[V, *shape]`."""
-        pieces = torch.split(flat, [shape.numel() for shape in self.shapes.values()], dim=1)
-        named = zip(self.shapes.items(), pieces, strict=True)
-        return {name: piece.view(len(flat), *shape) for (name, shape), piece in named}
+    def unflatten(self, flat: Tensor) -> dict[str, Tensor]:
+        """The rows of a matrix as parameters or gradients by name: the inverse of `flatten`.
 
-    def replay(self, key: Hashable, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """`function(parameters, *inputs)` for the model as it is.
+        Args:
+            flat: `[V, N]`, with the columns in the order of `names`.
 
-        On a GPU a call whose key and shapes come back is replayed without Python: `key` must name all else
-        that the function depends on.
+        Returns:
+            Name → `[V, *shape]`, views of `flat`.
+
+        >>> task = Task(nn.Linear(2, 3), example=torch.rand(1, 2))
+        >>> {name: tuple(value.shape) for name, value in task.unflatten(torch.rand(5, 9)).items()}
+        {'weight': (5, 3, 2), 'bias': (5, 3)}
+        """
+        columns = torch.split(flat, [shape.numel() for shape in self.shapes.values()], dim=1)
+        named = zip(self.shapes.items(), columns, strict=True)
+        return {name: values.view(len(flat), *shape) for (name, shape), values in named}
+
+    def graphed_call(self, key: Hashable, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        """The result of `function(parameters, *inputs)`; on a GPU later calls replay a CUDA graph.
+
+        Args:
+            key: Names everything that the function depends on beside its arguments.
+            function: Maps the current parameters and the inputs to one tensor.
+            inputs: Tensors on the model's device.
+
+        Returns:
+            The function's result.
 
         >>> task = Task(nn.Linear(2, 1, bias=False), example=torch.rand(3, 2))
-        >>> task.replay("double", lambda parameters, x: 2 * task.scores(parameters, x), torch.zeros(1, 2))
+        >>> task.graphed_call("double", lambda p, x: 2 * task.scores(p, x), torch.zeros(1, 2))
         tensor([[0.]])
         """
-        parameters, fixed = self.held()
-        count = len(inputs)  # what is recorded lives on, and must not hold a client's data
+        parameters, non_trainable = self.all_tensors()
+        count = len(inputs)  # not `inputs` itself: the recording would keep a client's data alive
 
-        def plain(*tensors: Tensor) -> tuple[Tensor]:
+        def on_tensors(*tensors: Tensor) -> tuple[Tensor]:
             values = dict(zip(self.names, tensors[count:], strict=True))
             return (function(values, *tensors[:count]),)
 
-        # A recording reads the fixed tensors of the model where they lie now.
-        now = (key, tuple(t.data_ptr() for t in fixed.values()))
-        (found,) = self._captured(now, plain, [*inputs, *parameters.values()])
-        return found
+        # A recording reads the non-trainable tensors at the addresses that they have now.
+        full_key = (key, tuple(t.data_ptr() for t in non_trainable.values()))
+        (result,) = self.graphs(full_key, on_tensors, [*inputs, *parameters.values()])
+        return result
 
     def scores(self, parameters: Parameters, x: Tensor) -> Tensor:
-        """Class scores `[B, classes]` of inputs `[B, *input]`."""
+        """Class scores of one batch.
+
+        Args:
+            parameters: One model's parameters by name.
+            x: Inputs `[B, *input]`.
+
+        Returns:
+            `[B, classes]`.
+        """
         # Only the plain attention kernel has a second derivative.
         with sdpa_kernel(SDPBackend.MATH):
-            out: Tensor = torch.func.functional_call(self._pure, {**self._state(), **parameters}, (x,))
+            out: Tensor = torch.func.functional_call(self._structure, {**self._state(), **parameters}, (x,))
         return out
 
     def loss(self, parameters: Parameters, x: Tensor, y: Tensor) -> Tensor:
-        """The loss of one victim's batch, a pure function of its three arguments; in float32 at least."""
+        """The loss of one batch, a pure function of its arguments; the scores are at least float32.
+
+        Args:
+            parameters: One model's parameters by name.
+            x: Inputs `[B, *input]`.
+            y: Labels `[B]`, or probabilities `[B, classes]`.
+
+        Returns:
+            One number.
+        """
         scores = self.scores(parameters, x)
         return self.loss_function(scores.to(torch.promote_types(scores.dtype, torch.float32)), y)
 
     @cached_property
-    def takes_half(self) -> bool:
+    def supports_bfloat16(self) -> bool:
         """Whether the model runs with its inputs and parameters in bfloat16."""
-        if any(value.is_floating_point() for value in self.fixed().values()):
+        if any(value.is_floating_point() for value in self.non_trainable().values()):
             return False
-        live = self._state()
-        parameters = {name: live[name].bfloat16() for name in self.names}
+        state = self._state()
+        parameters = {name: state[name].bfloat16() for name in self.names}
         device = next(iter(parameters.values())).device
         try:
             scores = self.scores(parameters, torch.zeros(2, *self.input_shape, device=device).bfloat16())
         except torch.OutOfMemoryError:
             raise
-        except model_validation.UNFIT:
+        except model_validation.WRONG_DTYPE_ERRORS:
             return False
         return scores.dtype == torch.bfloat16
 
     def modules(self) -> Iterator[nn.Module]:
         """The innermost modules of the model's structure, for hooks."""
-        return (module for module in self._pure.modules() if not list(module.children()))
+        return (module for module in self._structure.modules() if not list(module.children()))
 
-    def statistics(self, parameters: Parameters, x: Tensor, modules: Sequence[str]) -> list[Tensor]:
-        """Mean and variance `[2, channels]` of what each of `modules` is given for inputs `[B, *input]`."""
-        found: dict[str, Tensor] = {}
+    def input_statistics(self, parameters: Parameters, x: Tensor, modules: Sequence[str]) -> list[Tensor]:
+        """Mean and variance of the inputs of some modules, per channel.
 
-        def note(name: str, given: Tensor) -> None:
-            var, mean = torch.var_mean(given.transpose(0, 1).flatten(1), dim=1, correction=0)
-            found[name] = torch.stack([mean, var])
+        Args:
+            parameters: One model's parameters by name.
+            x: Inputs `[B, *input]` of the model.
+            modules: The modules' names.
+
+        Returns:
+            `[2, channels]` for each module.
+        """
+        statistics: dict[str, Tensor] = {}
+
+        def record(name: str, module_input: Tensor) -> None:
+            var, mean = torch.var_mean(module_input.transpose(0, 1).flatten(1), dim=1, correction=0)
+            statistics[name] = torch.stack([mean, var])
 
         handles = [
-            self._pure.get_submodule(name).register_forward_pre_hook(
-                lambda _module, args, name=name: note(name, args[0])
+            self._structure.get_submodule(name).register_forward_pre_hook(
+                lambda _module, args, name=name: record(name, args[0])
             )
             for name in modules
         ]
@@ -188,70 +276,52 @@ class Task:
         finally:
             for handle in handles:
                 handle.remove()
-        return [found[name] for name in modules]
+        return [statistics[name] for name in modules]
 
     @contextmanager
-    def replaced(self, module: str, call: Callable[[Any, Tensor], Tensor | None]) -> Iterator[None]:
-        """Within it, `call(module, input)` stands in for what the named module gives, unless it is None."""
-        inner = self._pure.get_submodule(module)
-        handle = inner.register_forward_hook(lambda owner, args, _given: call(owner, args[0]))
+    def override_output(
+        self, module: str, function: Callable[[Any, Tensor], Tensor | None]
+    ) -> Iterator[None]:
+        """Inside the block `function(module, input)` replaces a module's output, unless it returns None.
+
+        Args:
+            module: The module's name.
+            function: Called with the module and its input.
+        """
+        submodule = self._structure.get_submodule(module)
+        handle = submodule.register_forward_hook(lambda owner, args, _output: function(owner, args[0]))
         try:
             yield
         finally:
             handle.remove()
 
-    def features(self, parameters: Parameters, x: Tensor, module: str) -> Tensor:
-        """What the named module is given for inputs `[B, *input]`."""
-        found: list[Tensor] = []
-        with self.replaced(module, lambda _owner, given: found.append(given)):
+    def module_input(self, parameters: Parameters, x: Tensor, module: str) -> Tensor:
+        """The input that a module gets in a forward pass.
+
+        Args:
+            parameters: One model's parameters by name.
+            x: Inputs `[B, *input]` of the model.
+            module: The module's name.
+
+        Returns:
+            The module's input, one row per sample.
+
+        Raises:
+            DataError: The module runs more or less than once, or not on one row per sample.
+        """
+        calls: list[Tensor] = []
+        with self.override_output(module, lambda _owner, module_input: calls.append(module_input)):
             self.scores(parameters, x)
-        if len(found) != 1 or len(found[0]) != len(x):
-            raise DataError(f"{module}: expected a module that runs once in a pass, on one row a sample")
-        return found[0]
+        if len(calls) != 1 or len(calls[0]) != len(x):
+            expected = "a module that runs once in a pass, on one row per sample"
+            raise DataError(f"{module}: expected {expected}", field="module", value=module, expected=expected)
+        return calls[0]
 
     def _state(self) -> dict[str, Tensor]:
-        live: dict[str, Tensor] = {}
-        met: set[int] = set()
-
-        # As `named_parameters` and `named_buffers` name them, which each walk through all modules, slowly.
-        def visit(module: nn.Module, prefix: str) -> None:
-            for key, value in (*module._parameters.items(), *module._buffers.items()):
-                if value is not None and id(value) not in met:
-                    met.add(id(value))
-                    live[prefix + key] = value.detach()
-            for key, child in module._modules.items():
-                if child is not None:
-                    visit(child, f"{prefix}{key}.")
-
-        visit(self.model, "")
-        return {name: value for name, value in live.items() if name not in self._dropped}
+        """The model's current tensors by name, without the buffers that the structure has dropped."""
+        tensors = model_structure.named_tensors(self.model)
+        return {name: value for name, value in tensors.items() if name not in self._dropped_buffers}
 
 
-def _check_loss(loss: Loss, outputs: Tensor, labels: Tensor) -> None:
-    wanted = "loss: expected one number from loss(scores [B, classes], labels [B])"
-    try:
-        value = loss(outputs, labels)
-    except RefinerError:
-        raise
-    except Exception as error:
-        raise DataError(f"{wanted}, but it fails ({model_validation.line(error)})") from error
-    if not isinstance(value, Tensor) or value.numel() != 1 or value.ndim:
-        raise DataError(f"{wanted}; is its reduction 'mean'?")
-
-
-def _pure(model: nn.Module) -> nn.Module:
-    """The model's structure without its tensors: in evaluation mode, without running statistics."""
-    # Shapes in place of values, one for each tensor: `.to("meta")` would untie tied weights.
-    shapes: dict[int, object] = {id(b): b.detach().to("meta") for b in model.buffers()}
-    shapes |= {
-        id(p): nn.Parameter(p.detach().to("meta"), requires_grad=p.requires_grad) for p in model.parameters()
-    }
-    pure = model_validation.copied(model, shapes).eval()
-    normalization.write_out(pure)
-    convolution.write_out(pure)
-    return pure
-
-
-def _direct(model: nn.Module, name: str) -> list[str]:
-    prefix = f"{name}." if name else ""
-    return [prefix + p for p, _ in model.get_submodule(name).named_parameters(recurse=False)]
+def _not_finite(field: str, name: str) -> DataError:
+    return DataError(f"{name} holds NaN or infinity", field=field, expected="finite values")

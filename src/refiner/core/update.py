@@ -1,4 +1,4 @@
-"""Update: what may leave a client. Only a defence makes one, and never from values that are not finite."""
+"""Update: the protected gradients that a client may upload, made only by a defence, from finite values."""
 
 import json
 import math
@@ -12,18 +12,29 @@ from safetensors.torch import save
 from torch import Tensor
 
 from refiner.errors import DataError, ProtectionError
-from refiner.files import write_whole
+from refiner.files import write_atomically
 
 _FORMAT = "refiner-update-1"
 _PERMIT = object()
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """The types that a gradient may have."""
-# What a file that is no update may raise as it is read; a JSON that is nested deep, the last.
-_BROKEN = (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError, RecursionError)
+# The errors that reading a broken file can raise; RecursionError is from deeply nested JSON.
+_READ_ERRORS = (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError, RecursionError)
 
 
 class Update:
-    """Protected gradients of `V` victims, name → `[V, *shape]`, with what made them; read only.
+    """The protected gradients of `V` victims, with the defence that made them; read only.
+
+    Updates are returned by `Defense.protect` and read by `Update.load`; calling the class raises an error.
+
+    Attributes:
+        tensors: The gradients by parameter name, `[V, *shape]` each.
+        samples: How many samples each victim's batch has.
+        defense: The name of the defence.
+        settings: The settings of the defence.
+
+    Raises:
+        ProtectionError: The class was called directly, or the values are not finite.
 
     >>> Update({}, samples=1, defense="mine", settings={})
     Traceback (most recent call last):
@@ -41,33 +52,32 @@ class Update:
     ) -> None:
         if _permit is not _PERMIT:
             raise ProtectionError("an Update is made by a defence: call its protect(task, x, y)")
-        self._flat = _together([*tensors.values()])
-        # Parts of one matrix all have its type and its victims.
-        wrong = _unfit(tensors if self._flat is None else {next(iter(tensors)): self._flat})
-        if wrong is not None:
-            raise ProtectionError(f"{defense} made {wrong}; nothing leaves")
+        self._flat = _joint_matrix([*tensors.values()])
+        # Columns of one matrix all have its dtype and its number of victims.
+        problem = _find_problem(tensors if self._flat is None else {next(iter(tensors)): self._flat})
+        if problem is not None:
+            raise ProtectionError(f"{defense} made {problem}; no update was made")
         values = [t for t in tensors.values() if t.numel()] if self._flat is None else [self._flat]
         finite = torch.stack(torch._foreach_norm(values, math.inf)).isfinite().all()
         if samples < 1:
-            raise DataError(f"samples = {samples}: expected an integer ≥ 1")
-        held = MappingProxyType({name: t.detach() for name, t in tensors.items()})
-        self.tensors: Mapping[str, Tensor] = held
+            raise DataError(field="samples", value=samples, expected="an integer ≥ 1")
+        self.tensors: Mapping[str, Tensor] = MappingProxyType({n: t.detach() for n, t in tensors.items()})
         self.samples = samples
         self.defense = defense
         self.settings: Mapping[str, object] = MappingProxyType(dict(settings))
-        # One look at all of them, and last: it waits for the GPU.
+        # One check of all values, and last: it waits for the GPU.
         if not bool(finite):
-            raise ProtectionError(f"{defense} made values that are not finite; nothing leaves")
-        self._made = True
+            raise ProtectionError(f"{defense} made values that are not finite; no update was made")
+        self._complete = True
 
     def __setattr__(self, name: str, value: object) -> None:
-        if "_made" in self.__dict__:
+        if "_complete" in self.__dict__:
             raise AttributeError(f"{name}: an Update is read only")
         super().__setattr__(name, value)
 
     @property
     def victims(self) -> int:
-        """How many independent clients this update holds."""
+        """The number of independent clients in this update."""
         return len(next(iter(self.tensors.values())))
 
     @property
@@ -77,11 +87,15 @@ class Update:
 
     @property
     def shapes(self) -> dict[str, torch.Size]:
-        """Each parameter's own shape, without the victim axis."""
+        """Each parameter's shape, without the victim axis."""
         return {name: t.shape[1:] for name, t in self.tensors.items()}
 
     def flat(self) -> Tensor:
-        """All values as one matrix `[V, N]`; to be read, it may be the tensors' own memory."""
+        """All values as one matrix.
+
+        Returns:
+            `[V, N]`, for reading only: it may share its memory with `tensors`.
+        """
         if self._flat is not None:
             return self._flat
         return torch.cat([t[:, None].flatten(1) for t in self.tensors.values()], dim=1)
@@ -91,54 +105,80 @@ class Update:
         return f"Update({self.defense}, {size})"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as one safetensors file."""
-        about = {
+        """Write the update as one safetensors file.
+
+        Args:
+            path: Where to; folders are made, and an existing file is replaced in one step.
+
+        Raises:
+            DataError: The file can't be written.
+        """
+        metadata = {
             "format": _FORMAT,
             "samples": str(self.samples),
             "defense": self.defense,
             "settings": json.dumps(dict(self.settings)),
             "names": json.dumps(self.names),
         }
-        write_whole(path, save({name: t.cpu().contiguous() for name, t in self.tensors.items()}, about))
+        write_atomically(
+            path, save({name: t.cpu().contiguous() for name, t in self.tensors.items()}, metadata)
+        )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Update":
-        """Read what a defence made and `save` wrote: the server's way in."""
+        """Read an update that `save` wrote, as a server does.
+
+        Args:
+            path: The safetensors file.
+
+        Returns:
+            The update, on the CPU.
+
+        Raises:
+            DataError: The file is missing, damaged, or not an update of finite values.
+        """
         try:
             with safe_open(path, framework="pt") as file:
-                about = file.metadata() or {}
-                if about.get("format") != _FORMAT:
-                    raise DataError(f"update = {str(path)!r}: not written by Update.save")
-                names = json.loads(about["names"])
+                metadata = file.metadata() or {}
+                if metadata.get("format") != _FORMAT:
+                    raise _load_error(path, "not written by Update.save")
+                names = json.loads(metadata["names"])
                 if not isinstance(names, list) or sorted(names) != sorted(file.keys()):
                     raise ValueError("its tensors are not those that its names list")
                 tensors = {name: file.get_tensor(name) for name in names}
-                # JSON has no tuples: what was one comes back as one.
+                # JSON has no tuples: every list is read as one.
                 settings = {
                     name: tuple(value) if isinstance(value, list) else value
-                    for name, value in json.loads(about["settings"]).items()
+                    for name, value in json.loads(metadata["settings"]).items()
                 }
-                samples, defense = int(about["samples"]), about["defense"]
-            if (wrong := _unfit(tensors)) is not None:
-                raise ValueError(f"it holds {wrong}")
+                samples, defense = int(metadata["samples"]), metadata["defense"]
+            if (problem := _find_problem(tensors)) is not None:
+                raise ValueError(f"it holds {problem}")
             if samples < 1:
                 raise ValueError(f"samples = {samples}: expected an integer ≥ 1")
-        except _BROKEN as error:
+        except _READ_ERRORS as error:
             if isinstance(error, DataError):
                 raise
-            raise DataError(
-                f"update = {str(path)!r}: unreadable ({' '.join(str(error).split())[:120]})"
-            ) from error
+            raise _load_error(path, f"unreadable ({' '.join(str(error).split())[:120]})") from error
         try:
             return cls(tensors, samples=samples, defense=defense, settings=settings, _permit=_PERMIT)
         except ProtectionError as error:
-            raise DataError(f"update = {str(path)!r}: holds values that are not finite") from error
+            raise _load_error(path, "holds values that are not finite") from error
 
 
-def _unfit(tensors: Mapping[str, Tensor]) -> str | None:
-    """What keeps tensors from being gradients of victims, values apart: no GPU is waited for.
+def _load_error(path: str | os.PathLike[str], problem: str) -> DataError:
+    return DataError(
+        f"update = {str(path)!r}: {problem}",
+        field="update",
+        value=str(path),
+        expected="a file written by Update.save",
+    )
 
-    >>> _unfit({"a": torch.zeros(2, 3), "b": torch.zeros(3)})
+
+def _find_problem(tensors: Mapping[str, Tensor]) -> str | None:
+    """Why tensors can't be gradients of victims, without a look at their values, which would wait for a GPU.
+
+    >>> _find_problem({"a": torch.zeros(2, 3), "b": torch.zeros(3)})
     'tensors of 2 and of 3 victims (a, b)'
     """
     counts: dict[int, str] = {}
@@ -149,49 +189,62 @@ def _unfit(tensors: Mapping[str, Tensor]) -> str | None:
             return f"{name} without an axis of victims"
         counts.setdefault(t.shape[0], name)
     if len(counts) > 1:
-        (one, first), (other, second), *_ = counts.items()
-        return f"tensors of {one} and of {other} victims ({first}, {second})"
+        (count, name), (other_count, other_name), *_ = counts.items()
+        return f"tensors of {count} and of {other_count} victims ({name}, {other_name})"
     return None if any(t.numel() for t in tensors.values()) else "no values"
 
 
-def _together(tensors: Sequence[Tensor]) -> Tensor | None:
-    """The matrix `[V, N]` whose columns, one after another, these tensors `[V, *shape]` are, if there is one.
+def _joint_matrix(tensors: Sequence[Tensor]) -> Tensor | None:
+    """The matrix `[V, N]` of which the tensors `[V, *shape]` are consecutive columns, if there is one.
 
     >>> matrix = torch.arange(6.0).view(2, 3)
-    >>> _together([matrix[:, :1], matrix[:, 1:]])
+    >>> _joint_matrix([matrix[:, :1], matrix[:, 1:]])
     tensor([[0., 1., 2.],
             [3., 4., 5.]])
-    >>> _together([matrix[:, :1], matrix[:, 2:]])
+    >>> _joint_matrix([matrix[:, :1], matrix[:, 2:]])
     """
     if not tensors or not tensors[0].numel() or not all(t.ndim for t in tensors):
         return None
     first = tensors[0]
-    victims, width, place = len(first), first.element_size(), first.data_ptr()
-    memory = _memory(first)
+    victims, item_size, address = len(first), first.element_size(), first.data_ptr()
+    storage = _storage_range(first)
     size = sum(t.numel() for t in tensors) // victims
     for t in tensors:
         count = t.numel() // victims
-        dense, left = [], count
+        contiguous_strides, stride = [], count
         for side in t.shape[1:]:
-            left //= max(1, side)
-            dense.append(left)
-        own = (t.data_ptr(), _memory(t), t.dtype, len(t), t.stride()[1:])
-        if own != (place, memory, first.dtype, victims, tuple(dense)):
+            stride //= max(1, side)
+            contiguous_strides.append(stride)
+        layout = (t.data_ptr(), _storage_range(t), t.dtype, len(t), t.stride()[1:])
+        if layout != (address, storage, first.dtype, victims, tuple(contiguous_strides)):
             return None
         if victims > 1 and t.stride(0) != size:
             return None
-        place += width * count
+        address += item_size * count
     return first.detach().as_strided((victims, size), (size, 1))
 
 
-def _memory(t: Tensor) -> tuple[int, int]:
-    """Where the memory that a tensor shares begins, and how long it is."""
+def _storage_range(t: Tensor) -> tuple[int, int]:
+    """The address and the length in bytes of the storage that a tensor is a view of."""
     storage = t.untyped_storage()
     return storage.data_ptr(), storage.nbytes()
 
 
-def seal(
+def make_update(
     tensors: Mapping[str, Tensor], *, samples: int, defense: str, settings: Mapping[str, object]
 ) -> Update:
-    """Make an Update; for the base class of the defences, and for nobody else."""
+    """Make an Update; only the base class of the defences may call it.
+
+    Args:
+        tensors: Protected gradients by parameter name, `[V, *shape]` each.
+        samples: How many samples each victim's batch has.
+        defense: The name of the defence.
+        settings: The settings of the defence.
+
+    Returns:
+        The update.
+
+    Raises:
+        ProtectionError: The tensors are not finite gradients of the same victims.
+    """
     return Update(tensors, samples=samples, defense=defense, settings=settings, _permit=_PERMIT)

@@ -7,8 +7,8 @@ from torch import nn
 
 from refiner import checks
 from refiner.models.lenet import LeNet
+from refiner.models.recalibration import recalibrate
 from refiner.models.resnet import ResNet, resnet10, resnet18, resnet34
-from refiner.models.statistics import recalibrate
 from refiner.models.vit import ViT
 from refiner.registry import Registry
 

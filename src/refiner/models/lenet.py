@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from refiner.models.settings import activation as make_activation
-from refiner.models.settings import check_images, class_count, image_shape
+from refiner.models.activations import make_activation
+from refiner.models.shape_checks import check_classes, check_images, check_input_shape
 
 CHANNELS = 12
 STRIDES = (2, 2, 1)
@@ -13,6 +13,14 @@ STRIDES = (2, 2, 1)
 
 class LeNet(nn.Module):
     """Three 5×5 convolutions of 12 channels with strides 2, 2, 1, then one linear layer.
+
+    Args:
+        classes: The number of classes, ≥ 2.
+        input_shape: The shape (channels, height, width) of one image, each side ≥ 8.
+        activation: One of sigmoid, tanh, relu, elu, silu, gelu, softplus.
+
+    Raises:
+        SettingError: An argument is out of its range.
 
     >>> model = LeNet()
     >>> sum(p.numel() for p in model.parameters())
@@ -23,8 +31,8 @@ class LeNet(nn.Module):
         self, classes: int = 10, input_shape: Sequence[int] = (3, 32, 32), *, activation: str = "gelu"
     ) -> None:
         super().__init__()
-        self.classes = class_count(classes)
-        self.input_shape = image_shape(input_shape)
+        self.classes = check_classes(classes)
+        self.input_shape = check_input_shape(input_shape)
         channels, height, width = self.input_shape
         layers: list[nn.Module] = []
         for stride in STRIDES:
@@ -36,7 +44,17 @@ class LeNet(nn.Module):
         self.head = nn.Linear(channels * height * width, self.classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits `[B, classes]` of images `[B, *input_shape]`."""
+        """Class scores of a batch of images.
+
+        Args:
+            x: Images `[B, *input_shape]`.
+
+        Returns:
+            Logits `[B, classes]`.
+
+        Raises:
+            DataError: `x` has another shape.
+        """
         check_images(x, self.input_shape)
         features: Tensor = self.body(x)
         logits: Tensor = self.head(features.flatten(1))

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from refiner import checks
-from refiner.models.settings import check_images, class_count, image_shape
+from refiner.models.shape_checks import check_classes, check_images, check_input_shape
 
 INIT_STD = 0.02
 
 
 class Attention(nn.Module):
-    """Self-attention with its softmax written out: the fused kernels have no second derivative.
+    """Self-attention with an explicit softmax: the fused kernels have no second derivative.
 
     >>> Attention(width=8, heads=2)(torch.zeros(1, 5, 8)).shape
     torch.Size([1, 5, 8])
@@ -25,11 +25,11 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Mix the tokens of `x` `[B, tokens, width]`."""
+        """The attention's output `[B, tokens, width]` for tokens `x` of the same shape."""
         batch, tokens, width = x.shape
         qkv: Tensor = self.qkv(x)
-        split = qkv.reshape(batch, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        query, key, value = split.unbind(0)
+        heads = qkv.reshape(batch, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        query, key, value = heads.unbind(0)
         scale = (width // self.heads) ** -0.5
         weights = torch.softmax((query * scale) @ key.transpose(-2, -1), dim=-1)
         mixed: Tensor = self.out((weights @ value).transpose(1, 2).reshape(batch, tokens, width))
@@ -53,13 +53,25 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens of the next layer."""
+        """The layer's output `[B, tokens, width]` for tokens `x` of the same shape."""
         x = x + self.attention(self.norm1(x))
         return x + self.mlp(self.norm2(x))  # type: ignore[no-any-return]
 
 
 class ViT(nn.Module):
     """Patches as tokens, `depth` transformer layers, a linear layer on the class token; no dropout.
+
+    Args:
+        classes: The number of classes, ≥ 2.
+        input_shape: The shape (channels, height, width) of one image, each side ≥ 8.
+        patch: The side of a patch, a divisor of height and width.
+        width: The length of a token, a multiple of `heads`.
+        depth: The number of transformer layers.
+        heads: The number of attention heads.
+        mlp_ratio: The width of the hidden layer of a block's perceptron, in units of `width`.
+
+    Raises:
+        SettingError: An argument is out of its range.
 
     >>> model = ViT(classes=10, width=16, depth=2, heads=2)
     >>> model(torch.zeros(2, 3, 32, 32)).shape
@@ -78,20 +90,22 @@ class ViT(nn.Module):
         mlp_ratio: int = 4,
     ) -> None:
         super().__init__()
-        self.classes = class_count(classes)
-        self.input_shape = image_shape(input_shape)
+        self.classes = check_classes(classes)
+        self.input_shape = check_input_shape(input_shape)
         self.patch = checks.integer("patch", patch, 1)
         checks.integer("width", width, 1)
         checks.integer("depth", depth, 1)
         checks.integer("heads", heads, 1)
         checks.integer("mlp_ratio", mlp_ratio, 1)
-        channels, high, wide = self.input_shape
-        if high % patch or wide % patch:
-            raise checks.wrong("patch", patch, f"a divisor of the image's height {high} and width {wide}")
+        channels, height, image_width = self.input_shape
+        if height % patch or image_width % patch:
+            raise checks.wrong(
+                "patch", patch, f"a divisor of the image's height {height} and width {image_width}"
+            )
         if width % heads:
             raise checks.wrong("heads", heads, f"a divisor of width = {width}")
-        tokens = (high // patch) * (wide // patch)
-        # A linear layer on cut-out patches equals the usual strided convolution, and is faster under vmap.
+        tokens = (height // patch) * (image_width // patch)
+        # A linear layer on patches equals the usual strided convolution, and is faster under vmap.
         self.embed = nn.Linear(channels * patch * patch, width)
         self.token = nn.Parameter(torch.empty(1, 1, width))
         self.position = nn.Parameter(torch.empty(1, 1 + tokens, width))
@@ -109,16 +123,27 @@ class ViT(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits `[B, classes]` of images `[B, *input_shape]`."""
+        """Class scores of a batch of images.
+
+        Args:
+            x: Images `[B, *input_shape]`.
+
+        Returns:
+            Logits `[B, classes]`.
+
+        Raises:
+            DataError: `x` has another shape.
+        """
         check_images(x, self.input_shape)
-        patches: Tensor = self.embed(self._cut(x))
+        patches: Tensor = self.embed(self._patches(x))
         tokens = torch.cat((self.token.expand(x.shape[0], -1, -1), patches), dim=1) + self.position
         features: Tensor = self.norm(self.blocks(tokens)[:, 0])
         logits: Tensor = self.head(features)
         return logits
 
-    def _cut(self, x: Tensor) -> Tensor:
-        batch, channels, high, wide = x.shape
+    def _patches(self, x: Tensor) -> Tensor:
+        """The image's patches as rows `[B, patches, channels · patch²]`."""
+        batch, channels, height, width = x.shape
         side = self.patch
-        grid = x.reshape(batch, channels, high // side, side, wide // side, side)
+        grid = x.reshape(batch, channels, height // side, side, width // side, side)
         return grid.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * side * side)
