@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from federated import pixels
-from inverting import psnr
+from pixels import pixels
 from refiner.core import Task
 from refiner.data import load_data
 from refiner.defenses import Refiner
+from refiner.metrics import psnr
 from refiner.models import make_model
 
 WINDOW = 9

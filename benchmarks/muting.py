@@ -21,13 +21,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from federated import pixels
-from inverting import psnr
+from pixels import pixels
 from refiner.attacks import InvertingGradients, Observation, Sweep, ThreatModel
 from refiner.core import Task
 from refiner.data import load_data
 from refiner.defenses import Defense, NoDefense, Soteria
-from refiner.metrics import identify, ssim
+from refiner.metrics import identify, psnr, ssim
 from refiner.models import make_model
 
 LAYER = "head"
@@ -76,7 +75,10 @@ def tune_total_variation(
     observation = Observation.of(task, defense.protect(task, x, y), labels=y)
     sweep = Sweep(attack, [{"total_variation": weight} for weight in WEIGHTS])
     reconstructions = sweep.reconstruct(observation, threat=LABELS_KNOWN).x.split(len(x))
-    return max(zip(reconstructions, WEIGHTS, strict=True), key=lambda pair: float(psnr(pair[0], x).mean()))[1]
+    return max(
+        zip(reconstructions, WEIGHTS, strict=True),
+        key=lambda pair: float(psnr(pair[0][:, 0], x[:, 0]).mean()),
+    )[1]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -110,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.manual_seed(0)
     task = Task(make_model("lenet").to(device), example=x[0].repeat(2, 1, 1, 1))
     attack = InvertingGradients(iterations=options.iterations, total_variation=options.tv)
-    guess_psnr = psnr(x.mean((-2, -1), keepdim=True).expand_as(x), x)
+    guess_psnr = psnr(x[:, 0].mean((-2, -1), keepdim=True).expand_as(x[:, 0]), x[:, 0])
     print(json.dumps({"guess": "own mean colour", "psnr": round(float(guess_psnr.mean()), 2)}), flush=True)
     defenses: list[Defense] = [NoDefense()]
     defenses += [Soteria(rate=r, variant=v) for v in options.variants for r in options.rates]
@@ -128,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 weight = tune_total_variation(candidate, task, defense, *take(41_000, options.tune))
                 tuned_attack = replace(attack, total_variation=weight)
             reconstruction = ATTACKS[name](tuned_attack, observation, update.tensors[f"{LAYER}.weight"])
-            victim_psnr = psnr(reconstruction, x)
+            victim_psnr = psnr(reconstruction[:, 0], x[:, 0])
             row = {"defense": defense.name, "attack": name, "psnr": round(float(victim_psnr.mean()), 2)}
             row |= {key: getattr(defense, key) for key in ("variant", "rate") if hasattr(defense, key)}
             row |= {"ssim": round(float(ssim(reconstruction[:, 0], x[:, 0]).mean()), 3)}

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from federated import pixels
+from pixels import pixels
 from refiner.core import Task
 from refiner.data import load_data
 from refiner.defenses import NoDefense, Refiner

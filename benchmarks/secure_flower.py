@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from refiner.federation import CheckpointConfig, Experiment, FederatedSettings
-from refiner.federation.flower.deployment import Deployment
-from refiner.federation.flower.engine import (
-    follow_run,
+from refiner.federation.flower.app_files import (
     run_config_for,
     write_app,
     write_clients,
     write_identities,
     write_server_settings,
 )
+from refiner.federation.flower.deployment import Deployment
+from refiner.federation.flower.engine import follow_run
 from refiner.models import MODELS, make_model
 from rows import append_rows
 
@@ -44,7 +44,7 @@ def timed(message, context, call_next):
     began, used = time.perf_counter(), time.process_time()
     reply = call_next(message, context)
     spent = {"seconds": time.perf_counter() - began, "cpu": time.process_time() - used}
-    step = message.content["ask"]["step"] if "ask" in message.content else "plain"
+    step = message.content["request"]["step"] if "request" in message.content else "plain"
     with (client_folder(context) / "times.jsonl").open("a") as file:
         file.write(json.dumps({"round": message.metadata.group_id, "step": step, **spent}) + "\\n")
     return reply
@@ -70,7 +70,7 @@ def measure(
     app = folder / "app"
     write_app(app, run_config_for(experiment, folder, aggregation=aggregation), client="timed:app")
     (app / "timed.py").write_text(TIMED)
-    follow_run(deployment, deployment.submit(app), folder, CheckpointConfig(folder))
+    follow_run(deployment, deployment.submit(app), CheckpointConfig(folder))
     steps: defaultdict[str, list[float]] = defaultdict(list)
     rounds: defaultdict[str, float] = defaultdict(float)
     cpu_seconds: defaultdict[str, float] = defaultdict(float)

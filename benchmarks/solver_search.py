@@ -11,7 +11,7 @@ of one client × 128. Feeds docs/results/solver.jsonl, which docs/results/solver
 import argparse
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from federated import pixels, train
-from inverting import blind_guesses, invert, psnr
+from pixels import pixels
+from refiner.attacks import Attack, InvertingGradients, Observation, Sweep, ThreatModel
 from refiner.core import Task, gradients
-from refiner.data import load_data
+from refiner.data import ImageDataset, iid, load_data
 from refiner.defenses import Defense, NoDefense, Refiner
 from refiner.evaluation import EvaluationNetwork
+from refiner.federation import FederatedSettings, Schedule
+from refiner.federation.local import LocalClients
+from refiner.federation.training import Clients, run_rounds
+from refiner.metrics import blind_guess, psnr
 from refiner.models import make_model
 from rows import append_rows
 
@@ -129,6 +133,12 @@ def mean_upload(task: Task, defense: Defense, x: Tensor, y: Tensor, count: int, 
     return torch.stack(gradients_sent).mean(0)
 
 
+def reconstruct(task: Task, uploads: Tensor, labels: Tensor, attack: Attack) -> Tensor:
+    """Images `[V, C, H, W]` that `attack` reconstructs from uploads `[V, N]` of single images."""
+    observation = Observation(task, task.parameters(), uploads, 1, labels)
+    return attack.reconstruct(observation, threat=ThreatModel(labels=True)).x[:, 0]
+
+
 def attack(
     task: Task,
     observed: dict[str, Tensor],
@@ -140,30 +150,26 @@ def attack(
     steps: int,
 ) -> dict[str, dict[str, Any]]:
     """PSNR of every variant; its TV weight is chosen on the first `tune` victims, which are not scored."""
-    names, count = list(observed), len(weights)
-    grid = torch.tensor(weights, device=truth.device)
-    tuning = torch.cat([observed[n][:tune].repeat_interleave(count, 0) for n in names])
-    y = labels[:tune].repeat_interleave(count, 0).repeat(len(names), 1)
-    reconstruction = invert(task, tuning, y, grid.repeat(len(tuning) // count), steps=steps)
-    target = truth[:tune].repeat_interleave(count, 0).repeat(len(names), 1, 1, 1, 1)
-    scores = psnr(reconstruction, target).view(len(names), tune, count).mean(1)
-    best = grid[scores.argmax(1)]
-    victim_uploads = torch.cat([observed[n][tune:] for n in names])
-    victims = len(truth) - tune
-    reconstruction = invert(
-        task,
-        victim_uploads,
-        labels[tune:].repeat(len(names), 1),
-        best.repeat_interleave(victims),
-        steps=steps,
-    )
-    values = psnr(reconstruction, truth[tune:].repeat(len(names), 1, 1, 1, 1)).view(len(names), victims)
+    names, victims = list(observed), len(truth) - tune
+    tuning = torch.cat([observed[n][:tune] for n in names])
+    sweep = Sweep(InvertingGradients(iterations=steps), [{"total_variation": weight} for weight in weights])
+    reconstruction = reconstruct(task, tuning, labels[:tune].repeat(len(names), 1), sweep)
+    target = truth[:tune, 0].repeat(len(weights) * len(names), 1, 1, 1)
+    scores = psnr(reconstruction, target).view(len(weights), len(names), tune).mean(2).T
+    best = [weights[i] for i in scores.argmax(1).tolist()]
+    reconstructions = [
+        reconstruct(
+            task, observed[n][tune:], labels[tune:], InvertingGradients(iterations=steps, total_variation=w)
+        )
+        for n, w in zip(names, best, strict=True)
+    ]
+    values = torch.stack([psnr(images, truth[tune:, 0]) for images in reconstructions])
     return {
         n: {
             "each": values[i],
             "PSNR": float(values[i].mean()),
             "PSNR ±95 %": float(1.96 * values[i].std() / victims**0.5),
-            "TV": float(best[i]),
+            "TV": best[i],
             "victims": victims,
             "tuning PSNR": [round(float(s), 2) for s in scores[i]],
         }
@@ -183,7 +189,9 @@ def attack_rows(
     device = str(next(task.model.parameters()).device)
     indices = [*range(41_000, 41_000 + options.tune), *range(40_000, 40_000 + options.victims)]
     x, y = pixels(images[indices], device)[:, None], labels[indices, None].to(device)
-    yield {"stage": "blind", **blind_guesses(x[options.tune :], pixels(images[:10_000], device)[:, None])}
+    blind = blind_guess(x[options.tune :, 0], pixels(images[:10_000], device)).scores
+    means = {name.replace("own colour", "own mean colour"): float(s.mean()) for name, s in blind.items()}
+    yield {"stage": "blind", **means}
     observed = {name: d.protect(task, x, y, seed=1).flat() for name, d in variants.items()}
     for count in options.repeats:
         for name, d in variants.items():
@@ -198,6 +206,42 @@ def attack_rows(
             flipped = ((observed[name] - real) * (unsigned - real)).sum(1) < 0
             sign_scores = by_sign(each, flipped[options.tune :])
         yield {"stage": "attack", "variant": name, "after": options.after, **row, **sign_scores}
+
+
+class FreshKeys:
+    """Clients whose defence has a new key in every round, so that the noise of an image changes."""
+
+    def __init__(self, clients: LocalClients) -> None:
+        self.clients = clients
+
+    def mean_update(self, round: int) -> Tensor:
+        self.clients.defense = self.clients.defense.with_seeded_key(round)
+        return self.clients.mean_update(round)
+
+    def state(self) -> dict[str, Tensor]:
+        return self.clients.state()
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self.clients.restore(state)
+
+
+def training_curve(
+    name: str, defense: Defense, data: ImageDataset, test: ImageDataset, device: str, **settings: Any
+) -> list[tuple[int, float]]:
+    """Test accuracy in percent over a FedSGD training of LeNet; variants named "fresh" renew their keys."""
+    federated = FederatedSettings(**settings)
+    torch.manual_seed(federated.seed or 0)
+    task = Task(make_model("lenet").to(device), example=torch.zeros(1, 3, 32, 32, device=device))
+    schedule = Schedule(iid(data.labels, federated.clients, federated.seed or 0), federated)
+    local = LocalClients.seeded(task, data.images, data.labels, schedule, defense)
+    clients: Clients = FreshKeys(local) if name.endswith("fresh") else local
+
+    def show(rounds: int, accuracy: float | None) -> None:
+        if accuracy is not None:
+            print(f"{name} round {rounds}: {100 * accuracy:.2f} %", flush=True)
+
+    curve = run_rounds(clients, task, test, federated.rounds, evaluate_every=1000, on_round=show)
+    return [(rounds, 100 * accuracy) for rounds, accuracy in curve]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -247,21 +291,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         record_row(stage="time", seconds=round(time.perf_counter() - start))
     if "train" in options.stages:
         cifar10_test = load_data("cifar10", "test", root=options.data)
-        test_data = cifar10_test.images, cifar10_test.labels
-        data = (
-            pixels(images, device),
-            labels.to(device),
-            pixels(test_data[0], device),
-            test_data[1].to(device),
-        )
-        settings = {"clients": options.clients, "rounds": options.rounds, "rate": options.rate}
+        settings = {"clients": options.clients, "rounds": options.rounds, "lr": options.rate}
         for name, defense in variants.items():
             start = time.perf_counter()
-            curve = train(
-                defense, data, seed=options.seed, label=name, kept=not name.endswith("fresh"), **settings
+            curve = training_curve(
+                name, defense, cifar10, cifar10_test, device, seed=options.seed, **settings
             )
             duration = round(time.perf_counter() - start)
-            record_row(stage="train", variant=name, curve=curve, seconds=duration, **settings)
+            reported = {"clients": options.clients, "rounds": options.rounds, "rate": options.rate}
+            record_row(stage="train", variant=name, curve=curve, seconds=duration, **reported)
 
 
 if __name__ == "__main__":

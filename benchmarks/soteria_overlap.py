@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from federated import pixels
+from pixels import pixels
 from refiner.core import Task
 from refiner.core.noise import NoiseSource
 from refiner.data import load_data

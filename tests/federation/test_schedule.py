@@ -1,4 +1,4 @@
-"""Who takes part and with what: complete, apart, and the same for everyone who knows the seed."""
+"""Participants and batches: complete, disjoint between clients, and a function of the seed alone."""
 
 import pytest
 import torch
@@ -6,49 +6,54 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refiner.errors import DataError, SettingError
-from refiner.federation import Schedule, Training
+from refiner.federation import FederatedSettings, Schedule
 
 
-def parts_of(sizes: list[int]) -> list[torch.Tensor]:
+def indices_of(sizes: list[int]) -> list[torch.Tensor]:
+    """Consecutive sample indices for clients of these sizes."""
     return list(torch.arange(sum(sizes)).split(sizes))
 
 
 @given(size=st.integers(1, 40), batch=st.integers(1, 12), steps=st.integers(1, 3), seed=st.integers(0, 9))
-def test_a_pass_shows_every_sample_at_most_once_and_misses_less_than_a_batch(
+def test_an_epoch_uses_each_sample_at_most_once_and_leaves_out_less_than_a_batch(
     size: int, batch: int, steps: int, seed: int
 ) -> None:
-    schedule = Schedule([torch.arange(size)], Training(clients=1, batch=batch, local_steps=steps, seed=seed))
-    full = min(batch, size)
-    walk = [schedule.batch(0, round, step) for round in range(1, 30) for step in range(steps)]
-    for first in range(0, len(walk) - size // full + 1, size // full):
-        seen = torch.cat(walk[first : first + size // full]).tolist()
-        assert len(set(seen)) == len(seen) > size - full
+    settings = FederatedSettings(clients=1, batch=batch, local_steps=steps, seed=seed)
+    schedule = Schedule([torch.arange(size)], settings)
+    batch_size = min(batch, size)
+    batches = [schedule.batch_indices(0, round, step) for round in range(1, 30) for step in range(steps)]
+    per_epoch = size // batch_size
+    for first in range(0, len(batches) - per_epoch + 1, per_epoch):
+        samples = torch.cat(batches[first : first + per_epoch]).tolist()
+        assert len(set(samples)) == len(samples) > size - batch_size
 
 
-def test_batches_depend_on_seed_client_and_round_alone() -> None:
-    training = Training(clients=2, batch=4, seed=1)
-    forward, backward = (Schedule(parts_of([20, 20]), training) for _ in range(2))
+def test_batches_depend_only_on_seed_client_and_round() -> None:
+    settings = FederatedSettings(clients=2, batch=4, seed=1)
+    forward, backward = (Schedule(indices_of([20, 20]), settings) for _ in range(2))
     rounds = range(1, 12)
-    expected = {round: forward.batch(1, round) for round in rounds}
-    assert all(torch.equal(backward.batch(1, round), expected[round]) for round in reversed(rounds))
-    other = Schedule(parts_of([20, 20]), Training(clients=2, batch=4, seed=2))
-    assert any(not torch.equal(other.batch(1, round), expected[round]) for round in rounds)
-    assert set(forward.batch(0, 1).tolist()).isdisjoint(forward.batch(1, 1).tolist())
+    expected = {round: forward.batch_indices(1, round) for round in rounds}
+    assert all(torch.equal(backward.batch_indices(1, round), expected[round]) for round in reversed(rounds))
+    other_seed = Schedule(indices_of([20, 20]), FederatedSettings(clients=2, batch=4, seed=2))
+    assert any(not torch.equal(other_seed.batch_indices(1, round), expected[round]) for round in rounds)
+    first, second = (forward.batch_indices(client, 1).tolist() for client in (0, 1))
+    assert set(first).isdisjoint(second)
 
 
-def test_k_of_m_take_part_and_all_come_to_it() -> None:
-    schedule = Schedule(parts_of([1] * 7), Training(clients=7, sampled=3))
+def test_k_of_m_clients_take_part_and_all_clients_do_eventually() -> None:
+    schedule = Schedule(indices_of([1] * 7), FederatedSettings(clients=7, sampled=3))
     rounds = [schedule.participants(round) for round in range(1, 60)]
-    assert all(len(set(chosen)) == 3 for chosen in rounds)
-    assert {client for chosen in rounds for client in chosen} == set(range(7))
+    assert all(len(set(participants)) == 3 for participants in rounds)
+    assert {client for participants in rounds for client in participants} == set(range(7))
     assert rounds[0] == schedule.participants(1)
 
 
-def test_wrong_parts() -> None:
-    with pytest.raises(SettingError, match="clients = 3: the data are parted among 2"):
-        Schedule(parts_of([1, 1]), Training(clients=3))
+def test_a_wrong_number_of_clients_or_a_client_without_samples_raises() -> None:
+    with pytest.raises(SettingError, match="clients = 3: the data are split across 2 clients") as caught:
+        Schedule(indices_of([1, 1]), FederatedSettings(clients=3))
+    assert (caught.value.field, caught.value.value) == ("clients", 3)
     with pytest.raises(DataError, match="client 1 has no samples"):
-        Schedule(parts_of([1, 0]), Training(clients=2))
+        Schedule(indices_of([1, 0]), FederatedSettings(clients=2))
 
 
 @pytest.mark.parametrize(
@@ -63,6 +68,6 @@ def test_wrong_parts() -> None:
         ("seed", -1),
     ],
 )
-def test_wrong_settings(field: str, value: int) -> None:
+def test_a_setting_out_of_range_raises(field: str, value: int) -> None:
     with pytest.raises(SettingError, match=f"^{field} = {value}: expected"):
-        Training(**{field: value})
+        FederatedSettings(**{field: value})

@@ -1,4 +1,4 @@
-"""Deployments of Flower: real processes on loopback, in folders of their own, gone afterwards."""
+"""Deployments of Flower for tests: real processes on the loopback interface, ended after the test."""
 
 import os
 import socket
@@ -17,61 +17,61 @@ if find_spec("flwr") is None:
         raise pytest.UsageError("flwr is missing, and REFINER_REQUIRE_ALL=1")
     collect_ignore_glob = ["test_*.py"]
 else:
-    from refiner.federation import Experiment, Keeping
-    from refiner.federation.flower.deployment import Deployment
-    from refiner.federation.flower.study import (
-        follow,
-        rules_of,
+    from refiner.federation import CheckpointConfig, Experiment
+    from refiner.federation.flower.app_files import (
+        run_config_for,
         write_app,
         write_clients,
         write_identities,
-        write_study,
+        write_server_settings,
     )
+    from refiner.federation.flower.deployment import Deployment
+    from refiner.federation.flower.engine import follow_run
 
-FAULTY = Path(__file__).parent / "faulty_client.py"
+FAULTY_CLIENT = Path(__file__).parent / "faulty_client.py"
 
 
-def processes_of(folder: Path) -> list[str]:
-    """What runs with its Flower home below `folder`."""
-    found = []
+def processes_in(folder: Path) -> list[str]:
+    """The processes whose Flower home is below `folder`."""
+    processes = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             environment = (entry / "environ").read_bytes()
             if f"FLWR_HOME={folder}".encode() in environment:
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
                 if command.strip():  # a zombie has none
-                    found.append(f"{entry.name}: {command}")
-        except OSError:  # gone in the meantime
+                    processes.append(f"{entry.name}: {command}")
+        except OSError:  # it has ended in the meantime
             continue
-    return found
+    return processes
 
 
-def strangers(folder: Path) -> set[str]:
-    """Addresses beyond the loopback to which sockets of those processes are bound or connected."""
+def sockets_beyond_loopback(folder: Path) -> set[str]:
+    """The sockets of those processes that are bound or connected to another interface than the loopback."""
     sockets = {
         row.split()[9]: row.split()[1:3]
         for table in ("tcp", "tcp6", "udp", "udp6")
         for row in Path("/proc/net", table).read_text().splitlines()[1:]
     }
-    found = set()
-    for line in processes_of(folder):
+    outside = set()
+    for line in processes_in(folder):
         try:
             links = [os.readlink(entry) for entry in Path("/proc", line.split(":")[0], "fd").iterdir()]
-        except OSError:  # gone in the meantime
+        except OSError:  # it has ended in the meantime
             continue
         for link in links:
             pair = sockets.get(link.removeprefix("socket:[").removesuffix("]"), [])
-            # Hexadecimal, the last byte first: …7F is 127.x, in IPv6 as a mapped one or as ::1.
+            # Hexadecimal, last byte first: ...7F is 127.x; in IPv6 a mapped address or ::1.
             hosts = [end.split(":")[0] for end in pair]
             bound, peer = hosts if hosts else ("0100007F", "0100007F")
-            near = ("7F", "01000000")
-            if not bound.endswith(near) or not (peer.endswith(near) or set(peer) == {"0"}):
-                found.add(f"{line}: {pair}")
-    return found
+            loopback = ("7F", "01000000")
+            if not bound.endswith(loopback) or not (peer.endswith(loopback) or set(peer) == {"0"}):
+                outside.add(f"{line}: {pair}")
+    return outside
 
 
-class Watch:
-    """Looks once a second for sockets that leave the loopback."""
+class SocketWatch:
+    """Looks once a second for sockets of a deployment beyond the loopback interface."""
 
     def __init__(self, folder: Path) -> None:
         self.seen: set[str] = set()
@@ -82,7 +82,7 @@ class Watch:
 
     def _look(self, folder: Path) -> None:
         while not self._end.wait(1):
-            self.seen |= strangers(folder)
+            self.seen |= sockets_beyond_loopback(folder)
             self.looks += 1
 
     def close(self) -> None:
@@ -90,57 +90,57 @@ class Watch:
         self._thread.join()
 
 
-class Trap:
-    """A proxy that leads nowhere, and keeps what it was asked for.
+class RecordingProxy:
+    """An HTTP proxy that rejects every request and records it.
 
-    Without a network a call home fails at the name of the host, with no socket to be seen. Flower calls by
-    libraries that go to a proxy, if their environment names one, and leave the name to it.
+    Without a network, telemetry fails when the host name is resolved, and no socket can be observed. Flower's
+    HTTP libraries use a proxy if the environment names one, and leave the name resolution to it.
     """
 
     def __init__(self) -> None:
-        self.calls: list[str] = []
+        self.requests: list[str] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
 
     @property
     def environment(self) -> dict[str, str]:
-        """Leads into it; that the loopback is not behind a proxy is for a deployment to say."""
-        here = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        told = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), here)
-        return told | {name.upper(): value for name, value in told.items()}
+        """Environment variables that name this proxy; a deployment itself exempts the loopback interface."""
+        address = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        variables = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), address)
+        return variables | {name.upper(): value for name, value in variables.items()}
 
     def _accept(self) -> None:
         while True:
             try:
-                caller, _ = self._listener.accept()
+                connection, _ = self._listener.accept()
             except OSError:  # closed
                 return
-            with caller:
-                caller.settimeout(5)
+            with connection:
+                connection.settimeout(5)
                 try:
-                    asked = caller.recv(1 << 12).partition(b"\r\n")[0].decode("latin-1")
-                    caller.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
+                    request = connection.recv(1 << 12).partition(b"\r\n")[0].decode("latin-1")
+                    connection.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
                 except OSError as error:
-                    asked = f"nothing: {error}"
-                self.calls.append(asked)
+                    request = f"none: {error}"
+                self.requests.append(request)
 
     def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)  # else it stays in accept
+        self._listener.shutdown(socket.SHUT_RDWR)  # otherwise the thread stays in accept
         self._thread.join()
         self._listener.close()
 
 
-def until_gone(folder: Path, patience: float = 30) -> list[str]:
-    """What of it still runs after a while; children notice within seconds that their parent is gone."""
-    end = time.monotonic() + patience
-    while (left := processes_of(folder)) and time.monotonic() < end:
+def still_running(folder: Path, timeout: float = 30) -> list[str]:
+    """The processes of a deployment that still run after a timeout; most end within seconds."""
+    end = time.monotonic() + timeout
+    while (processes := processes_in(folder)) and time.monotonic() < end:
         time.sleep(0.2)
-    return left
+    return processes
 
 
-class Tap:
-    """A relay before a SuperLink that keeps a copy of what a node sends to it."""
+class Relay:
+    """A TCP relay in front of a SuperLink that records the bytes that a node sends to it."""
 
     def __init__(self, port: int) -> None:
         self.target = port
@@ -152,24 +152,24 @@ class Tap:
     def _accept(self) -> None:
         while True:
             try:
-                near, _ = self._listener.accept()
+                node, _ = self._listener.accept()
             except OSError:
                 return
             try:
-                far = socket.create_connection(("127.0.0.1", self.target))
+                link = socket.create_connection(("127.0.0.1", self.target))
             except OSError:  # the SuperLink has ended
-                near.close()
+                node.close()
                 continue
-            threading.Thread(target=self._relay, args=(near, far, self.sent), daemon=True).start()
-            threading.Thread(target=self._relay, args=(far, near, None), daemon=True).start()
+            threading.Thread(target=self._forward, args=(node, link, self.sent), daemon=True).start()
+            threading.Thread(target=self._forward, args=(link, node, None), daemon=True).start()
 
     @staticmethod
-    def _relay(source: socket.socket, target: socket.socket, copy: bytearray | None) -> None:
+    def _forward(source: socket.socket, target: socket.socket, record: bytearray | None) -> None:
         try:
-            while held := source.recv(1 << 16):
-                if copy is not None:
-                    copy += held
-                target.sendall(held)
+            while data := source.recv(1 << 16):
+                if record is not None:
+                    record += data
+                target.sendall(data)
         except OSError:
             pass
         finally:
@@ -181,121 +181,123 @@ class Tap:
 
 
 @dataclass
-class Bench:
-    """A deployment, the folders of its clients, and the tap on the first of them."""
+class DeploymentUnderTest:
+    """A deployment, the private folders of its clients, and the relay in front of the first one."""
 
     deployment: "Deployment"
-    homes: list[Path]
-    tap: Tap
+    client_folders: list[Path]
+    relay: Relay
     folder: Path
-    clients: str | None = None
-    """The module of the clients, if it is not the library's."""
+    faulty: bool = False
+    """Whether the clients are those of faulty_client.py instead of the library's."""
 
-    def train(self, experiment: "Experiment", out: Path, **rules: Any) -> None:
-        """An experiment on the nodes, to its end."""
-        follow(self.deployment, self.submit(experiment, out, **rules), out, Keeping(out))
+    def train(self, experiment: "Experiment", out: Path, **config: Any) -> None:
+        """Run an experiment on the nodes, and wait for its end."""
+        follow_run(self.deployment, self.submit(experiment, out, **config), CheckpointConfig(out))
 
-    def submit(self, experiment: "Experiment", out: Path, **rules: Any) -> str:
-        """An experiment on the nodes; the id of its run."""
-        write_study(experiment, out)
-        way = rules.get("aggregation", "plain")
-        write_clients(experiment, self.homes, aggregation=way)
-        if way != "plain":
-            write_identities(self.homes, out)
-        told = rules_of(experiment, out, **{"deadline": 90.0, "patience": 90.0, **rules})
+    def submit(self, experiment: "Experiment", out: Path, **changes: Any) -> str:
+        """Submit an experiment to the nodes, and return the id of its run."""
+        write_server_settings(experiment, out)
+        aggregation = changes.get("aggregation", "plain")
+        write_clients(experiment, self.client_folders, aggregation=aggregation)
+        if aggregation != "plain":
+            write_identities(self.client_folders, out)
+        config = run_config_for(experiment, out, **{"deadline": 90.0, "node_timeout": 90.0, **changes})
         app = self.folder / f"app-{out.name}"
-        if self.clients is None:
-            return self.deployment.submit(write_app(app, told))
-        write_app(app, told, client="faulty_client:app")
-        (app / "faulty_client.py").write_text(FAULTY.read_text())
+        if not self.faulty:
+            return self.deployment.submit(write_app(app, config))
+        write_app(app, config, client="faulty_client:app")
+        (app / "faulty_client.py").write_text(FAULTY_CLIENT.read_text())
         return self.deployment.submit(app)
 
-    def said_by(self, run: str, left: Path, patience: float = 120) -> str:
-        """What the server of any app's run said, once it has ended; its last deed is to leave a file."""
-        end = time.monotonic() + patience
-        while not left.exists() and time.monotonic() < end:
+    def completed_log(self, run: str, last_file: Path, timeout: float = 120) -> str:
+        """The server log of a run, once it has completed; its app writes `last_file` at the end."""
+        end = time.monotonic() + timeout
+        while not last_file.exists() and time.monotonic() < end:
             time.sleep(0.2)
-        # Asked for only now: each call of `flwr` keeps a core busy for seconds.
+        # Only now, as each call of `flwr` keeps a core busy for seconds.
         while not (status := self.deployment.status(run)).startswith("finished"):
             assert time.monotonic() < end, f"{run} is still {status}"
-        said = self.deployment.said(run)
-        assert status == "finished:completed", said
-        return said
+        log = self.deployment.server_log(run)
+        assert status == "finished:completed", log
+        return log
 
 
-def bench(
-    folder: Path, nodes: int, clients: str | None = None, started: int | None = None
-) -> "Iterator[Bench]":
-    """A deployment of so many nodes, of which the test itself starts those after the first `started`.
+def deployed(
+    folder: Path, nodes: int, *, faulty: bool = False, started: int | None = None
+) -> "Iterator[DeploymentUnderTest]":
+    """A deployment with this many clients; the test itself starts the nodes after the first `started`.
 
-    That nothing is left of it is part of every test that uses it.
+    Every test that uses it also tests that no process is left afterwards.
     """
     try:
         with Deployment(folder, environment={"OMP_NUM_THREADS": "1"}) as deployment:
-            tap, watch = Tap(deployment.port), Watch(folder)
-            homes = [folder / f"client-{number}" for number in range(nodes)]
-            for number, home in enumerate(homes):
-                home.mkdir(mode=0o700)
+            relay, watch = Relay(deployment.port), SocketWatch(folder)
+            client_folders = [folder / f"client-{number}" for number in range(nodes)]
+            for number, client_folder in enumerate(client_folders):
+                client_folder.mkdir(mode=0o700)
                 if started is not None and number >= started:
                     continue
-                behind = f"127.0.0.1:{tap.port}" if number == 0 else None
-                deployment.add_node(home, superlink=behind)
-            yield Bench(deployment, homes, tap, folder, clients)
-            tap.close()
+                superlink = f"127.0.0.1:{relay.port}" if number == 0 else None
+                deployment.add_node(client_folder, superlink=superlink)
+            yield DeploymentUnderTest(deployment, client_folders, relay, folder, faulty)
+            relay.close()
             watch.close()
-            assert watch.looks and watch.seen == set()  # nobody is reached from elsewhere
+            assert watch.looks and watch.seen == set()  # no process can be reached from other machines
     finally:
-        assert until_gone(folder) == []
+        assert still_running(folder) == []
 
 
 @pytest.fixture
-def trap() -> Iterator[Trap]:
-    """One into which a test may lead."""
-    held = Trap()
-    yield held
-    held.close()
+def recording_proxy() -> Iterator[RecordingProxy]:
+    """A proxy for the processes that a test starts."""
+    proxy = RecordingProxy()
+    yield proxy
+    proxy.close()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _nobody_calls_home() -> Iterator[None]:
-    """All programs that the tests of a module start have a trap for a proxy, and none walks into it."""
-    held = Trap()
+def _no_process_uses_a_proxy() -> Iterator[None]:
+    """All processes that the tests of a module start have a recording proxy, and none sends it a request."""
+    proxy = RecordingProxy()
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in held.environment.items():
+        for name, value in proxy.environment.items():
             patch.setenv(name, value)
         yield
-    held.close()
-    assert held.calls == []
+    proxy.close()
+    assert proxy.requests == []
 
 
-# Of a module, not of all: while it is up, it asks for work and slows the others down.
+# One per module, not per session: an idle deployment polls for work and slows down the other tests.
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], NoReturn]) -> "Iterator[Bench]":
-    """Two nodes, the first behind a tap, for all tests that leave them sound."""
+def shared(
+    tmp_path_factory: pytest.TempPathFactory, missing: Callable[[str], NoReturn]
+) -> "Iterator[DeploymentUnderTest]":
+    """Two nodes, the first behind a relay, for all tests that leave them intact."""
     if not Path("/proc/self/environ").exists():
         missing("/proc")
-    yield from bench(tmp_path_factory.mktemp("shared"), 2)
+    yield from deployed(tmp_path_factory.mktemp("shared"), 2)
 
 
 @pytest.fixture
-def faulty(tmp_path: Path) -> "Iterator[Bench]":
-    """Four nodes of their own whose clients a test can break."""
-    yield from bench(tmp_path / "deployment", 4, clients="faulty")
+def faulty(tmp_path: Path) -> "Iterator[DeploymentUnderTest]":
+    """Four nodes for one test, whose clients can be made to fail."""
+    yield from deployed(tmp_path / "deployment", 4, faulty=True)
 
 
 @pytest.fixture
-def secured(tmp_path: Path) -> "Iterator[Bench]":
-    """Three such nodes, the first behind a tap; the others are not started yet."""
-    yield from bench(tmp_path / "deployment", 3, clients="faulty", started=1)
+def one_of_three(tmp_path: Path) -> "Iterator[DeploymentUnderTest]":
+    """Three such clients; only the first one's node, behind a relay, is started."""
+    yield from deployed(tmp_path / "deployment", 3, faulty=True, started=1)
 
 
 @pytest.fixture
-def beyond() -> Callable[[Path], set[str]]:
-    """`beyond(folder)`: which sockets of what runs with its Flower home below a folder leave the loopback."""
-    return strangers
+def beyond_loopback() -> Callable[[Path], set[str]]:
+    """`beyond_loopback(folder)`: sockets of a deployment's processes beyond the loopback interface."""
+    return sockets_beyond_loopback
 
 
 @pytest.fixture
-def gone() -> Callable[[Path], list[str]]:
-    """`gone(folder)`: what still runs after a while with its Flower home below a folder."""
-    return until_gone
+def running() -> Callable[[Path], list[str]]:
+    """`running(folder)`: the processes of a deployment that still run after a timeout."""
+    return still_running

@@ -1,4 +1,4 @@
-"""The library's client with faults, as the file `fault` in its folder tells: what a broken one would send."""
+"""The library's client with faults, chosen by the file `fault` in its folder."""
 
 import time
 
@@ -6,22 +6,22 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord
 
 from refiner.federation.flower.client import client_app
-from refiner.federation.flower.client_secrets import folder_of
+from refiner.federation.flower.client_secrets import client_folder
 
 
-def faulty(message: Message, context: Context, call_next) -> Message:  # type: ignore[no-untyped-def]
-    folder = folder_of(context)
+def inject_fault(message: Message, context: Context, call_next) -> Message:  # type: ignore[no-untyped-def]
+    folder = client_folder(context)
     fault = (folder / "fault").read_text() if (folder / "fault").exists() else ""
     (folder / "asked").write_text(message.metadata.group_id)
-    if "ask" in message.content:  # a step of secure aggregation
-        step = message.content.config_records["ask"]["step"]
+    if "request" in message.content:  # a step of secure aggregation
+        step = message.content.config_records["request"]["step"]
         (folder / "step").write_text(f"{message.metadata.group_id} {step}")
         if fault == f"stop before {message.metadata.group_id} {step}":
             time.sleep(600)
     elif fault == "slow":
         time.sleep(600)
     reply: Message = call_next(message, context)
-    if reply.has_error() or "ask" in message.content:
+    if reply.has_error() or "request" in message.content:
         return reply
     arrays, metrics = reply.content["arrays"], reply.content["metrics"]
     assert isinstance(arrays, ArrayRecord) and isinstance(metrics, MetricRecord)
@@ -38,4 +38,4 @@ def faulty(message: Message, context: Context, call_next) -> Message:  # type: i
     return reply
 
 
-app = client_app(mods=[faulty])
+app = client_app(mods=[inject_fault])

@@ -1,4 +1,4 @@
-"""The library's app on real processes: equal to one machine, and what crosses the border."""
+"""The library's app with real processes: equal to the local engine, and what is sent over the network."""
 
 import io
 import json
@@ -17,68 +17,75 @@ from torch.nn.functional import cosine_similarity
 
 from refiner import Task
 from refiner.errors import RefinerError
-from refiner.federation import Experiment, Training, run_experiment
-from refiner.federation.flower.client import protected_move
-from refiner.federation.flower.messages import Order
-from refiner.federation.flower.study import rules_of, write_app, write_clients
+from refiner.federation import Experiment, FederatedSettings, run_experiment
+from refiner.federation.flower.app_files import run_config_for, write_app, write_clients
+from refiner.federation.flower.client import protected_reply
+from refiner.federation.flower.messages import TrainInstructions
 from refiner.federation.local import get_parameters
-from refiner.federation.schedule import derived
-from refiner.models import build
+from refiner.federation.schedule import derive_seed
+from refiner.models import make_model
 
 pytestmark = pytest.mark.flower
 
 EXPERIMENT = Experiment(
-    data="sample", evaluate_every=5, training=Training(rounds=5, clients=2, batch=8, lr=0.1, seed=7)
+    data="sample", evaluate_every=5, training=FederatedSettings(rounds=5, clients=2, batch=8, lr=0.1, seed=7)
 )
 EXAMPLES = Path(__file__).parents[3] / "examples" / "flower"
 CLIENTS = ("plain", "protected", "with_mod")
-OWN = Path(__file__).parent / "own_server.py"
+CUSTOM_SERVER = Path(__file__).parent / "custom_server.py"
 
 
 def weights(folder: Path) -> dict[str, Tensor]:
     return load_file(folder / "weights.safetensors")
 
 
-def rounds_of(folder: Path) -> list[dict[str, Any]]:
+def rounds_in(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
-def captured(sent: bytes) -> list[Tensor]:
-    """Every array that crossed, from the bytes on the wire."""
+def sent_arrays(sent: bytes) -> list[Tensor]:
+    """Every array in the bytes that a node sent."""
     arrays = []
-    for found in re.finditer(b"\x93NUMPY", sent):
+    for header in re.finditer(b"\x93NUMPY", sent):
         try:
-            arrays.append(torch.from_numpy(np.load(io.BytesIO(sent[found.start() :]), allow_pickle=False)))
+            array = np.load(io.BytesIO(sent[header.start() :]), allow_pickle=False)
         except ValueError:
             continue
+        arrays.append(torch.from_numpy(array))
     return arrays
 
 
-def raw_upload(home: Path, training: Training, folder: Path) -> dict[str, Tensor]:
-    """What the client of `home` would send in the first round, of the same samples, without a defence."""
+def undefended_upload(client: Path, settings: FederatedSettings, folder: Path) -> dict[str, Tensor]:
+    """The upload of a client in the first round, for the same samples, without a defence."""
     folder.mkdir()
-    own = json.loads((home / "client.json").read_text())
-    (folder / "client.json").write_text(json.dumps(own | {"defense": "none"}))
-    (folder / "secret").write_bytes((home / "secret").read_bytes())
+    client_json = json.loads((client / "client.json").read_text())
+    (folder / "client.json").write_text(json.dumps(client_json | {"defense": "none"}))
+    (folder / "secret").write_bytes((client / "secret").read_bytes())
     (folder / "secret").chmod(0o600)
-    torch.manual_seed(derived(0, "model"))
-    task = Task(build("lenet"), example=torch.zeros(1, 3, 32, 32))
-    order = Order(1, "lenet", 10, training.batch, training.local_steps, training.lr)
-    asked = order.content(get_parameters(task), task.shapes)
-    answered = protected_move(order, asked, folder)["arrays"]
-    assert isinstance(answered, ArrayRecord)
-    return dict(answered.to_torch_state_dict())
+    torch.manual_seed(derive_seed(0, "model"))
+    task = Task(make_model("lenet"), example=torch.zeros(1, 3, 32, 32))
+    instructions = TrainInstructions(1, "lenet", 10, settings.batch, settings.local_steps, settings.lr)
+    content = instructions.content(get_parameters(task), task.shapes)
+    arrays = protected_reply(instructions, content, folder)["arrays"]
+    assert isinstance(arrays, ArrayRecord)
+    return dict(arrays.to_torch_state_dict())
 
 
-def nearest(wanted: Tensor, arrays: list[Tensor]) -> float:
-    """The greatest cosine of `wanted` with one that crossed: of no matter which scale."""
-    same = [array for array in arrays if array.shape == wanted.shape]
-    return max((abs(float(cosine_similarity(wanted.flatten(), a.flatten(), 0))) for a in same), default=0.0)
+def largest_cosine(expected: Tensor, arrays: list[Tensor]) -> float:
+    """The largest absolute cosine similarity of `expected` with an array that was sent."""
+    same_shape = [array for array in arrays if array.shape == expected.shape]
+    cosines = (cosine_similarity(expected.flatten(), array.flatten(), 0) for array in same_shape)
+    return max((abs(float(cosine)) for cosine in cosines), default=0.0)
+
+
+def largest_difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    assert one.keys() == other.keys()
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
 
 
 @pytest.fixture(scope="module")
 def examples(shared: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, Path]]:
-    """Each client of the example: its run, and where it leaves weights. All at once: most is waiting."""
+    """Run id and weights file of each example client. All run at once, as they mostly wait."""
     runs = {}
     for client in CLIENTS:
         folder = tmp_path_factory.mktemp(client)
@@ -93,78 +100,75 @@ def examples(shared: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 @pytest.mark.parametrize("defense", ["none", "pruning:rate=0.8"])
-def test_equal_to_the_local_engine(defense: str, shared: Any, tmp_path: Path) -> None:
+def test_the_weights_equal_those_of_the_local_engine(defense: str, shared: Any, tmp_path: Path) -> None:
     experiment = replace(EXPERIMENT, defense=defense)
     run_experiment(experiment, tmp_path / "local")
-    stopped = defense != "none"
-    if stopped:  # what is resumed goes on where it was
+    resume = defense != "none"
+    if resume:  # the second half of the rounds resumes the first
         shorter = replace(experiment, training=replace(experiment.training, rounds=3))
         shared.train(shorter, tmp_path / "flower")
-    shared.train(experiment, tmp_path / "flower", resume=stopped)
-    one, other = weights(tmp_path / "local"), weights(tmp_path / "flower")
-    assert one.keys() == other.keys()
-    assert max(float((one[name] - other[name]).abs().max()) for name in one) < 1e-6
-    assert [line["used"] for line in rounds_of(tmp_path / "flower")] == [2] * 5
+    shared.train(experiment, tmp_path / "flower", resume=resume)
+    assert largest_difference(weights(tmp_path / "local"), weights(tmp_path / "flower")) < 1e-6
+    assert [line["used"] for line in rounds_in(tmp_path / "flower")] == [2] * 5
     curves = [
         json.loads((tmp_path / name / "outcome.json").read_text())["curve"] for name in ("local", "flower")
     ]
     assert curves[1][-1] == curves[0][-1]
 
 
-def test_in_a_server_app_of_ones_own(shared: Any, tmp_path: Path) -> None:
-    """Flower drives the strategy, with the library's clients: the weights are those of the local engine."""
-    training = replace(EXPERIMENT.training, rounds=3)
-    experiment = replace(EXPERIMENT, defense="pruning:rate=0.8", training=training)
+def test_the_strategy_works_in_a_custom_server_app(shared: Any, tmp_path: Path) -> None:
+    """Flower runs the strategy with the library's clients; the weights equal those of the local engine."""
+    settings = replace(EXPERIMENT.training, rounds=3)
+    experiment = replace(EXPERIMENT, defense="pruning:rate=0.8", training=settings)
     run_experiment(experiment, tmp_path / "local")
-    write_clients(experiment, shared.homes)
-    left = tmp_path / "weights.safetensors"
-    app = write_app(tmp_path / "app", rules_of(experiment, left), server="own_server:app")
-    (app / "own_server.py").write_text(OWN.read_text())
-    said = shared.said_by(shared.deployment.submit(app), left)
-    assert "Starting MeanMove strategy" in said and said.count("2 of 2 answers used") == 3
-    one, other = weights(tmp_path / "local"), load_file(left)
-    assert one.keys() == other.keys()
-    assert max(float((one[name] - other[name]).abs().max()) for name in one) < 1e-6
+    write_clients(experiment, shared.client_folders)
+    weights_file = tmp_path / "weights.safetensors"
+    config = run_config_for(experiment, weights_file)
+    app = write_app(tmp_path / "app", config, server="custom_server:app")
+    (app / "custom_server.py").write_text(CUSTOM_SERVER.read_text())
+    log = shared.completed_log(shared.deployment.submit(app), weights_file)
+    assert "Starting MeanUpdate strategy" in log and log.count("2 of 2 replies used") == 3
+    assert largest_difference(weights(tmp_path / "local"), load_file(weights_file)) < 1e-6
 
 
-def test_neither_raw_gradient_nor_secret_crosses(shared: Any, tmp_path: Path) -> None:
-    """A client without a study's seed: its noise depends on a secret that lies with it."""
-    training = Training(rounds=1, clients=2, batch=8, lr=0.1, seed=None)
-    home, uploads = shared.homes[0], {}
+def test_neither_the_undefended_gradient_nor_the_secret_is_sent(shared: Any, tmp_path: Path) -> None:
+    """For clients without a seed, whose noise depends on a secret in their folder."""
+    settings = FederatedSettings(rounds=1, clients=2, batch=8, lr=0.1, seed=None)
+    client, sent = shared.client_folders[0], {}
     for defense in ("none", "refiner:iterations=3,warm_start=true"):
-        shared.tap.sent.clear()
-        shared.train(replace(EXPERIMENT, defense=defense, training=training), tmp_path / defense[:4])
-        uploads[defense] = bytes(shared.tap.sent)
-    bare, refined = uploads.values()
-    raw = raw_upload(home, training, tmp_path / "raw")
-    # The positive control: undefended it is on the wire, layer by layer.
-    assert all(nearest(move, captured(bare)) > 0.99999 for move in raw.values())
-    assert len(captured(refined)) >= len(raw)
-    for name, move in raw.items():
+        shared.relay.sent.clear()
+        shared.train(replace(EXPERIMENT, defense=defense, training=settings), tmp_path / defense[:4])
+        sent[defense] = bytes(shared.relay.sent)
+    undefended, refined = sent.values()
+    upload = undefended_upload(client, settings, tmp_path / "undefended")
+    # Positive control: without a defence every layer is found.
+    assert all(largest_cosine(layer, sent_arrays(undefended)) > 0.99999 for layer in upload.values())
+    assert len(sent_arrays(refined)) >= len(upload)
+    for name, layer in upload.items():
         if name.endswith("weight"):
-            assert nearest(move, captured(refined)) < 0.99, name
-        assert move.numpy().tobytes() not in refined
-    secret, memory = (home / "secret").read_bytes(), load_file(home / "memory.safetensors")
-    assert len(secret) == 32 and secret != (shared.homes[1] / "secret").read_bytes()
-    assert all((home / name).stat().st_mode & 0o077 == 0 for name in ("secret", "memory.safetensors"))
-    for form in (secret[:16], secret[16:], secret.hex().encode(), str(home).encode()):
-        assert form not in bare and form not in refined
-    robust = [value for value in memory.values() if value.is_floating_point()]
+            assert largest_cosine(layer, sent_arrays(refined)) < 0.99, name
+        assert layer.numpy().tobytes() not in refined
+    secret, state = (client / "secret").read_bytes(), load_file(client / "memory.safetensors")
+    assert len(secret) == 32 and secret != (shared.client_folders[1] / "secret").read_bytes()
+    assert all((client / name).stat().st_mode & 0o077 == 0 for name in ("secret", "memory.safetensors"))
+    for text in (secret[:16], secret[16:], secret.hex().encode(), str(client).encode()):
+        assert text not in undefended and text not in refined
+    robust = [value for value in state.values() if value.is_floating_point()]
     assert robust and all(value[0].numpy().tobytes() not in refined for value in robust)
 
 
-@pytest.mark.usefixtures("examples")  # they run meanwhile
-def test_no_good_answer_is_an_error(shared: Any, tmp_path: Path) -> None:
-    refusing = replace(EXPERIMENT, defense="refiner:input_range=(0,0.5)")
-    told = "round 1: 0 of 2 nodes gave a good answer, at least 1 must"
-    with pytest.raises(RefinerError, match=f"^{told}.*DataError; its own log says why"):
-        shared.train(refusing, tmp_path)
+@pytest.mark.usefixtures("examples")  # they run in the meantime
+def test_a_round_without_a_valid_reply_is_an_error(shared: Any, tmp_path: Path) -> None:
+    failing = replace(EXPERIMENT, defense="refiner:input_range=(0,0.5)")
+    message = "round 1: 0 of 2 nodes sent a valid reply, at least 1 are needed"
+    with pytest.raises(RefinerError, match=f"^{message}.*DataError; see the client's log"):
+        shared.train(failing, tmp_path)
     assert not (tmp_path / "outcome.json").exists()
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_the_examples_run(client: str, shared: Any, examples: dict[str, tuple[str, Path]]) -> None:
-    run, left = examples[client]
-    assert "Received 2 results and 0 failures" in shared.said_by(run, left)
-    found = load_file(left)
-    assert len(found) == 6 and all(bool(value.isfinite().all()) for value in found.values())
+def test_the_example_runs(client: str, shared: Any, examples: dict[str, tuple[str, Path]]) -> None:
+    run, weights_file = examples[client]
+    assert "Received 2 results and 0 failures" in shared.completed_log(run, weights_file)
+    trained = load_file(weights_file)
+    assert len(trained) == 6 and all(bool(value.isfinite().all()) for value in trained.values())

@@ -1,24 +1,25 @@
-"""The examples say what they promise; that they run is tested on a deployment."""
+"""The examples match what their README says; that they run is tested in test_deployed.py."""
 
 from pathlib import Path
 
-from refiner.federation.flower.run_config import Rules
-from refiner.federation.flower.study import app_text
+from refiner.federation.flower.app_files import app_toml
+from refiner.federation.flower.run_config import RunConfig
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "flower"
 
 
-def lines(name: str) -> list[str]:
-    text = (EXAMPLES / "adopt" / f"{name}.py").read_text().split('"""', 2)[2]
-    return [line.strip() for line in text.splitlines() if line.strip()]
+def code_lines(name: str) -> list[str]:
+    code = (EXAMPLES / "adopt" / f"{name}.py").read_text().split('"""', 2)[2]
+    return [line.strip() for line in code.splitlines() if line.strip()]
 
 
-def test_three_lines_change() -> None:
-    plain, protected = lines("plain"), lines("protected")
+def test_the_protected_client_differs_in_three_lines() -> None:
+    plain, protected = code_lines("plain"), code_lines("protected")
     assert len(set(protected) - set(plain)) == 3
     assert len(set(plain) - set(protected)) == 1
     assert len(protected) == len(plain) + 2
 
 
-def test_the_app_for_a_superlink_of_ones_own_is_what_the_command_submits() -> None:
-    assert (EXAMPLES / "training" / "pyproject.toml").read_text() == app_text(Rules(out="/srv/training"))
+def test_the_training_app_is_the_one_that_the_command_submits() -> None:
+    expected = app_toml(RunConfig(out="/srv/training"))
+    assert (EXAMPLES / "training" / "pyproject.toml").read_text() == expected

@@ -1,0 +1,139 @@
+"""The client app in one process: its replies, its noise, its secret, and what makes it send nothing."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app.message import make_message
+from flwr.app.metadata import Metadata
+
+from refiner import Task
+from refiner.errors import DataError, SettingError
+from refiner.federation.flower import secret
+from refiner.federation.flower.client import ClientSettings, client_app
+from refiner.federation.flower.messages import TrainInstructions
+from refiner.federation.local import get_parameters
+from refiner.models import LeNet
+
+INSTRUCTIONS = TrainInstructions(round=1, model="lenet", classes=10, batch=4, local_steps=1, lr=0.1)
+
+
+def context_of(folder: Path | None = None) -> Context:
+    node_config = {} if folder is None else {"folder": str(folder)}
+    return Context(1, 2, dict(node_config), RecordDict(), {})
+
+
+def write_client(folder: Path, **changes: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    settings = {"data": "sample", "defense": "none", "clients": 2, "seed": 3} | changes
+    (folder / "client.json").write_text(json.dumps(settings))
+    return folder
+
+
+def reply_of(folder: Path | None, content: RecordDict | None = None) -> Message:
+    """The reply of the client in `folder` to a request."""
+    torch.manual_seed(0)
+    task = Task(LeNet(), example=torch.zeros(1, 3, 32, 32))
+    content = content or INSTRUCTIONS.content(get_parameters(task), task.shapes)
+    metadata = Metadata(1, "request", 1, 2, "", "1", 0.0, 3600.0, "train")
+    return client_app()(make_message(metadata, content), context_of(folder))
+
+
+def test_a_reply_contains_the_update_and_the_number_of_samples(tmp_path: Path) -> None:
+    reply = reply_of(write_client(tmp_path))
+    assert reply.content.array_records["arrays"]["head.weight"].shape == (10, 768)
+    assert dict(reply.content["metrics"]) == {"num-examples": 4}
+    assert sorted(reply.content) == ["arrays", "metrics"]
+
+
+def test_noise_is_random_unless_the_client_has_a_seed(tmp_path: Path) -> None:
+    def weight_sent(folder: Path) -> np.ndarray:
+        return reply_of(folder).content.array_records["arrays"]["head.weight"].numpy()
+
+    noisy = "dp-gaussian:magnitude=0.1"
+    random = write_client(tmp_path / "random", defense=noisy, seed=None)
+    seeded = write_client(tmp_path / "seeded", defense=noisy)
+    assert not np.array_equal(weight_sent(random), weight_sent(random))
+    assert np.array_equal(weight_sent(seeded), weight_sent(seeded))
+    # Refiner's noise depends on the secret: the same for every upload of an image, different between clients.
+    refined = {"defense": "refiner:iterations=1", "seed": None, "clients": 1}
+    one, two = (write_client(tmp_path / name, **refined) for name in ("one", "two"))
+    assert np.array_equal(weight_sent(one), weight_sent(one))
+    assert not np.array_equal(weight_sent(one), weight_sent(two))
+    assert (one / "secret").read_bytes() != (two / "secret").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"defense": "refiner:input_range=(0,0.5)"},
+        {"defense": "refinr"},
+        {"defense": None},
+        {"data": "absent"},
+        {"client": 2},
+        {"more": 1},
+    ],
+)
+def test_a_client_that_cannot_protect_its_data_sends_an_error_without_details(
+    broken: dict[str, Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    reply = reply_of(write_client(tmp_path, **broken))
+    assert reply.has_error() and not reply.has_content()
+    assert reply.error.code == 100
+    # The text may contain information about the data, so it stays in the client's log.
+    assert "see the client's log" in reply.error.reason and "=" not in reply.error.reason
+    assert "refiner: " in capfd.readouterr().err
+
+
+def test_a_client_without_a_defence_or_folder_sends_an_error(tmp_path: Path) -> None:
+    (tmp_path / "client.json").write_text('{"data": "sample"}')
+    assert reply_of(tmp_path).has_error()
+    assert reply_of(None).has_error()
+    assert reply_of(tmp_path / "absent").has_error()
+
+
+def test_a_server_cannot_choose_seed_data_or_defence(tmp_path: Path) -> None:
+    task = Task(LeNet(), example=torch.zeros(1, 3, 32, 32))
+    for field in ("seed", "defense", "data"):
+        content = INSTRUCTIONS.content(get_parameters(task), task.shapes)
+        content["config"] = ConfigRecord({**content.config_records["config"], field: 1})
+        assert reply_of(write_client(tmp_path), content).has_error()
+    not_finite = INSTRUCTIONS.content(get_parameters(task) * np.nan, task.shapes)
+    assert reply_of(write_client(tmp_path), not_finite).has_error()
+
+
+def test_a_secret_that_is_readable_by_others_or_damaged_raises(tmp_path: Path) -> None:
+    content = secret(context_of(tmp_path))
+    assert len(content) == 32 and secret(context_of(tmp_path)) == content
+    (tmp_path / "secret").chmod(0o644)
+    with pytest.raises(DataError, match="others can read"):
+        secret(context_of(tmp_path))
+    (tmp_path / "secret").write_bytes(b"short")
+    with pytest.raises(DataError, match="has 5 bytes, expected 32"):
+        secret(context_of(tmp_path))
+
+
+def test_wrong_client_settings_raise() -> None:
+    with pytest.raises(SettingError, match=r"^seed = -1: expected"):
+        ClientSettings(data="sample", defense="none", seed=-1)
+    with pytest.raises(SettingError, match=r"^device = 'tpu': expected one of"):
+        ClientSettings(data="sample", defense="none", device="tpu")
+
+
+WITHOUT_FLOWER = "import sys; sys.modules['flwr'] = None; from refiner.cli import app; app({arguments!r})"
+
+
+@pytest.mark.parametrize(("engine", "code"), [("local", 0), ("flower", 2)])
+def test_without_flower_only_the_flower_engine_fails(engine: str, code: int, tmp_path: Path) -> None:
+    arguments = ["train", "--rounds", "1", "--clients", "2", "--batch", "4", "--out", str(tmp_path / "out")]
+    program = WITHOUT_FLOWER.format(arguments=[*arguments, "--engine", engine])
+    completed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert completed.returncode == code
+    if code:
+        assert completed.stderr == "refiner: Flower is not installed: pip install 'refiner-fl[flower]'\n"
