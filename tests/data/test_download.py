@@ -185,7 +185,7 @@ def test_missing_disk_space_raises_before_the_download(
 def test_full_disk_keeps_the_part(
     fetch: Callable[[], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = module._read_block
+    read_block = module._read_block
     calls: list[int] = []
 
     def full(response: Any) -> bytes:
@@ -193,7 +193,7 @@ def test_full_disk_keeps_the_part(
         if len(calls) == 2:
             # As a full disk raises it while the file is written.
             raise DiskFull(errno.ENOSPC, "No space left on device")
-        return whole(response)
+        return read_block(response)
 
     class DiskFull(OSError):
         pass
@@ -202,5 +202,5 @@ def test_full_disk_keeps_the_part(
     with pytest.raises(DataError, match=r"archive\.tar\.gz\.part: no space left on the disk"):
         fetch()
     assert file_names(tmp_path) == ["archive.tar.gz.part"]
-    monkeypatch.setattr(module, "_read_block", whole)
+    monkeypatch.setattr(module, "_read_block", read_block)
     assert fetch().read_bytes() == CONTENT

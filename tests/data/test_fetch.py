@@ -93,8 +93,8 @@ def test_wrong_checksum_raises(online: Any) -> None:
         DataError, match=r"MD5 .* but its page publishes .*; the download is kept as .*\.wrong-"
     ):
         fetch_data("cifar10")
-    (kept,) = cached_files()
-    assert kept.startswith("downloads/cifar10/cifar-10-python.tar.gz.wrong-")
+    (file,) = cached_files()
+    assert file.startswith("downloads/cifar10/cifar-10-python.tar.gz.wrong-")
     assert read_record("cifar10") is None
 
 

@@ -64,16 +64,16 @@ def test_settings_are_checked_before_the_first_batch(numbers: ImageDataset) -> N
     ],
 )
 def test_invalid_fields_raise(changed: dict[str, Any], message: str) -> None:
-    whole: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "images": torch.zeros(2, 3, 4, 4, dtype=torch.uint8),
         "labels": torch.tensor([0, 1]),
         "classes": 3,
         "name": "a",
         "split": "b",
     }
-    ImageDataset(**whole)
+    ImageDataset(**fields)
     with pytest.raises((DataError, SettingError), match=message):
-        ImageDataset(**{**whole, **changed})
+        ImageDataset(**{**fields, **changed})
 
 
 def test_dataset_is_frozen() -> None:

@@ -34,10 +34,10 @@ def zeros(count: int, side: int = 8) -> Pixels:
 
 
 def test_every_fifth_sample_of_a_class_is_held_out() -> None:
-    whole = load_data("sample")
+    sample = load_data("sample")
     data, test = load_train_and_test("sample")
     assert data.labels.bincount().tolist() == [16] * 10 and test.labels.bincount().tolist() == [4] * 10
-    assert torch.equal(test.images[test.labels == 3], whole.images[whole.labels == 3][4::5])
+    assert torch.equal(test.images[test.labels == 3], sample.images[sample.labels == 3][4::5])
     assert (data.split, test.split) == ("train", "held out")
 
 

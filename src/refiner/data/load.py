@@ -99,6 +99,13 @@ def available_splits(name: str, root: str | os.PathLike[str] | None = None) -> t
 
     Raises:
         DataError: If the name is unknown or the dataset is not there.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     images = np.zeros((1, 28, 28, 3), np.uint8)
+    ...     np.savez(Path(folder) / "pathmnist_part.npz", val_images=images, val_labels=[0])
+    ...     available_splits("pathmnist", folder)
+    ('val',)
     """
     name, info = find_dataset(name)
     if root is None and (record := read_record(name)) is not None:

@@ -28,6 +28,8 @@ def exclusive_lock(file: Path, name: str) -> Iterator[None]:
             lock.acquire(blocking=False)
         except Timeout:
             raise DataError(f"{name}: another process is fetching it; wait until it has finished") from None
+        except NotImplementedError as error:
+            raise DataError(f"{file}: the file system does not support locks") from error
     try:
         yield
     finally:

@@ -69,9 +69,9 @@ def test_truncated_archive_raises(name: str, tmp_path: Path, write_tar: Write, w
     file = (write_zip if name.endswith("zip") else write_tar)(
         tmp_path / name, {"a.txt": noise, "b.txt": noise}
     )
-    whole = file.read_bytes()
-    for end in (0, 10, len(whole) // 2, len(whole) - 20)[: 3 if name == "a.tar" else 4]:
-        file.write_bytes(whole[:end])
+    content = file.read_bytes()
+    for end in (0, 10, len(content) // 2, len(content) - 20)[: 3 if name == "a.tar" else 4]:
+        file.write_bytes(content[:end])
         with pytest.raises(DataError, match=r"a\.\w+.*: a broken or truncated archive \(") as caught:
             find_named_files(file, ["a.txt", "b.txt"])
         assert "\n" not in str(caught.value)

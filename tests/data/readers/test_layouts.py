@@ -228,18 +228,18 @@ def test_tiny_imagenet_official(
     assert splits["train"].labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
     assert splits["val"].labels.tolist() == [0, 1, 2, 1]
     # By number: 0, 1, 2, 10.
-    wanted = [tiny[f"tiny-imagenet-200/train/n04067472/images/n04067472_{n}.JPEG"] for n in (0, 1, 2, 10)]
-    wanted_pixels = np.stack([decode_image(content, "a").transpose(2, 0, 1) for content in wanted])
-    assert np.array_equal(images_of(splits["train"])[4:8], wanted_pixels)
+    encoded = [tiny[f"tiny-imagenet-200/train/n04067472/images/n04067472_{n}.JPEG"] for n in (0, 1, 2, 10)]
+    expected = np.stack([decode_image(content, "a").transpose(2, 0, 1) for content in encoded])
+    assert np.array_equal(images_of(splits["train"])[4:8], expected)
     assert images_of(splits["val"]).shape == (4, 3, 64, 64)
 
 
 def test_tiny_imagenet_sorted_into_class_folders(
     tiny: dict[str, bytes], tmp_path: Path, write_files: Write
 ) -> None:
-    kept = {name: arrays for name, arrays in tiny.items() if "/val/" not in name}
-    kept["tiny-imagenet-200/val/n01443537/val_7.JPEG"] = tiny["tiny-imagenet-200/val/images/val_0.JPEG"]
-    splits = read_splits("tiny-imagenet", write_files(tmp_path, kept))
+    files = {name: content for name, content in tiny.items() if "/val/" not in name}
+    files["tiny-imagenet-200/val/n01443537/val_7.JPEG"] = tiny["tiny-imagenet-200/val/images/val_0.JPEG"]
+    splits = read_splits("tiny-imagenet", write_files(tmp_path, files))
     assert splits["val"].labels.tolist() == [2]
 
 

@@ -87,11 +87,11 @@ def test_other_files_raise(tmp_path: Path) -> None:
 def test_truncated_file_raises(packed: bool, arrays: dict[str, np.ndarray[Any, Any]], tmp_path: Path) -> None:
     file = tmp_path / "a.mat"
     scipy_io.savemat(file, arrays, do_compression=packed)
-    whole = file.read_bytes()
-    for end in range(129, len(whole), 7):
-        file.write_bytes(whole[:end])
+    content = file.read_bytes()
+    for end in range(129, len(content), 7):
+        file.write_bytes(content[:end])
         try:
-            # A cut between two arrays leaves whole ones.
+            # A file that is cut between two arrays still has the arrays before the cut.
             got = read_mat(file)
         except DataError as error:
             assert "a truncated .mat file" in str(error) or "a broken .mat file" in str(error)
@@ -122,10 +122,10 @@ def test_wrong_sizes_and_bombs_raise(tmp_path: Path) -> None:
 def test_a_changed_byte_is_an_error_or_an_array(
     place: int, value: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    whole = bytearray(header("<") + matrix("<", b"y", (3, 1), 6, bytes([10, 1, 9]), 2))
-    whole[128 + (place - 128) % (len(whole) - 128)] = value
+    content = bytearray(header("<") + matrix("<", b"y", (3, 1), 6, bytes([10, 1, 9]), 2))
+    content[128 + (place - 128) % (len(content) - 128)] = value
     file = tmp_path_factory.mktemp("mat") / "a.mat"
-    file.write_bytes(whole)
+    file.write_bytes(content)
     try:
         read_mat(file)
     except DataError as error:

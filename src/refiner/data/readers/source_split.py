@@ -50,17 +50,17 @@ def checked_blocks(
     refiner.errors.DataError: svhn test: 2 images, but 3 labels
     """
     shape, total = (3, side, side), len(split.labels)
-    wanted = total if limit is None else min(limit, total)
+    count = total if limit is None else min(limit, total)
     done = 0
     for block in split.blocks():
         if block.dtype != np.uint8 or block.shape[1:] != shape:
             raise DataError(f"{title}: images of {list(block.shape[1:])}, expected {list(shape)}")
         if done + len(block) > total:
             raise DataError(f"{title}: more images than the {total} labels")
-        part = block[: wanted - done]
+        part = block[: count - done]
         done += len(part)
         yield part
-        if done == wanted < total:
+        if done == count < total:
             return
-    if done != wanted:
+    if done != count:
         raise DataError(f"{title}: {done} images, but {total} labels")
