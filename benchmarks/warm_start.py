@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from inverting import invert
+from refiner.attacks import InvertingGradients, Observation, Sweep, ThreatModel
 from refiner.core import Task
 from refiner.data import load_data
 from refiner.defenses import NoDefense, Refiner
@@ -63,24 +63,16 @@ def main(argv: Sequence[str] | None = None) -> None:
                     state.load_state_dict(saved)
             for batch_rows in torch.randperm(options.images, generator=generator).split(options.batch):
                 client.protect(task, x[batch_rows], y[batch_rows], ids=ids[batch_rows], state=state)
-    # All uploads and weights in one attack.
-    attacked_uploads = torch.cat([upload for upload in uploads_by_case.values() for _ in options.weights])
-    weights = (
-        torch.tensor(options.weights, device=device).repeat_interleave(SINGLE).repeat(len(uploads_by_case))
+    # All uploads and weights in one attack; its result has all uploads for the first weight, then the next.
+    cases = len(uploads_by_case)
+    observation = Observation(
+        task, task.parameters(), torch.cat(list(uploads_by_case.values())), 1, single[1].repeat(cases, 1)
     )
-    truth = single[0].repeat(len(uploads_by_case) * len(options.weights), 1, 1, 1, 1)
-    reconstruction = invert(
-        task,
-        attacked_uploads,
-        single[1].repeat(len(uploads_by_case) * len(options.weights), 1),
-        weights,
-        steps=options.steps,
-    )
-    scores = (
-        psnr(reconstruction[:, 0], truth[:, 0])
-        .view(len(uploads_by_case), len(options.weights), SINGLE)
-        .mean(2)
-    )
+    attack = InvertingGradients(iterations=options.steps)
+    sweep = Sweep(attack, [{"total_variation": weight} for weight in options.weights])
+    reconstruction = sweep.reconstruct(observation, threat=ThreatModel(labels=True), seed=options.seed).x
+    truth = single[0].repeat(len(options.weights) * cases, 1, 1, 1, 1)
+    scores = psnr(reconstruction[:, 0], truth[:, 0]).view(len(options.weights), cases, SINGLE).mean(2).T
     for ((warm, passes), upload), score in zip(uploads_by_case.items(), scores, strict=True):
         distance = (upload - real).norm(dim=1) / real.norm(dim=1)
         record = {

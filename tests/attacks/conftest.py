@@ -1,4 +1,4 @@
-"""Small images, a small model, and for every attack the settings of a quick run."""
+"""Small images, small models, and every attack with the settings of a quick run."""
 
 import pytest
 import torch
@@ -24,8 +24,8 @@ SIDE = 16
 ALL = ThreatModel(labels=False, statistics=True, generator=True)
 
 
-class Painter(torch.nn.Module):
-    """A smooth map from ten numbers to images: a generator that is quick and knows nothing."""
+class SmoothGenerator(torch.nn.Module):
+    """A smooth, untrained map from ten numbers to images: a generator that is fast."""
 
     latent = 10
 
@@ -39,23 +39,23 @@ class Painter(torch.nn.Module):
         return torch.nn.functional.interpolate(coarse, size=SIDE, mode="bilinear")
 
 
-PAINTER = Painter()
+GENERATOR = SmoothGenerator()
 QUICK: dict[str, Attack] = {
     "dlg": DLG(iterations=3),
     "idlg": IDLG(iterations=3, restarts=2),
     "inverting": InvertingGradients(iterations=120),
     "gradinversion": GradInversion(iterations=120, total_variation=1e-5),
-    "ggl": GGL(iterations=80, generator=PAINTER),
+    "ggl": GGL(iterations=80, generator=GENERATOR),
 }
 
 
 @pytest.fixture(scope="session")
 def victims() -> tuple[Tensor, Tensor]:
-    """Three single images, of which the last one is the generator's."""
+    """Three single images; the last one is an output of the generator."""
     sample = load_sample()
     x = torch.nn.functional.avg_pool2d(sample.images[:3], 2)
     with torch.no_grad():
-        x[2] = PAINTER(torch.linspace(-1, 1, 10)[None], sample.labels[2:3])[0]
+        x[2] = GENERATOR(torch.linspace(-1, 1, 10)[None], sample.labels[2:3])[0]
     return x[:, None], sample.labels[:3, None]
 
 
@@ -66,16 +66,14 @@ def task(victims: tuple[Tensor, Tensor]) -> Task:
 
 
 @pytest.fixture(scope="session")
-def seen(task: Task, victims: tuple[Tensor, Tensor]) -> Observation:
+def observation(task: Task, victims: tuple[Tensor, Tensor]) -> Observation:
+    """Undefended uploads of the victims with LeNet."""
     return Observation.of(task, NoDefense().protect(task, *victims))
 
 
 @pytest.fixture(scope="session")
-def light(victims: tuple[Tensor, Tensor]) -> Observation:
-    """As `seen`, with one convolution in place of LeNet's three: for what depends on the search alone.
-
-    A step costs what its calls cost, not its numbers: it takes a third of the time.
-    """
+def small_observation(victims: tuple[Tensor, Tensor]) -> Observation:
+    """As `observation`, with one convolution instead of LeNet's three: attacks take a third of the time."""
     torch.manual_seed(0)
     body = torch.nn.Conv2d(3, 12, 5, stride=2, padding=2)
     model = torch.nn.Sequential(body, torch.nn.GELU(), torch.nn.Flatten(), torch.nn.Linear(3 * SIDE**2, 10))
@@ -84,6 +82,6 @@ def light(victims: tuple[Tensor, Tensor]) -> Observation:
 
 
 @pytest.fixture
-def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An iteration of DLG and iDLG is twenty steps; a few tell as much of how they go."""
-    monkeypatch.setattr(idlg, "_STEPS_EACH", 8)
+def few_lbfgs_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reduce the 20 steps in an iteration of DLG and iDLG to 8."""
+    monkeypatch.setattr(idlg, "_STEPS_PER_ITERATION", 8)

@@ -1,5 +1,6 @@
-"""Every attack: undefended recovery, refusal by the threat model, determinism, chunks, resume, divergence."""
+"""Every attack: recovery, threat model, determinism, chunks, resuming, divergence."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +18,11 @@ from refiner.attacks import (
     Observation,
     ThreatModel,
     checkpoint,
+    gradient_matching,
     make_attack,
-    matching,
 )
-from refiner.attacks.search import FirstOrder, Search
+from refiner.attacks.descent import AdamDescent, DescentState
+from refiner.attacks.gradient_matching import GradientMatching
 from refiner.core import Task
 from refiner.core.optim import Adam
 from refiner.data import load_sample
@@ -33,14 +35,16 @@ EACH = pytest.mark.parametrize("name", QUICK)
 
 
 def short(name: str, iterations: int = 4) -> Attack:
-    # DLG and iDLG count twenty steps as one, and in more of them L-BFGS magnifies rounding.
-    few = 1 if name in ("dlg", "idlg") else iterations
-    return replace(QUICK[name], iterations=few)  # type: ignore[type-var]
+    # An iteration of DLG and iDLG is twenty steps; with more of them L-BFGS amplifies rounding errors.
+    count = 1 if name in ("dlg", "idlg") else iterations
+    return replace(QUICK[name], iterations=count)  # type: ignore[type-var]
 
 
-def test_each_attack_has_a_quick_run() -> None:
-    assert {type(attack) for attack in QUICK.values()} == {dataclass_of(make) for make in ATTACKS.values()}
+def test_every_attack_has_quick_settings_and_a_reference() -> None:
+    classes = {dataclass_of(factory) for factory in ATTACKS.values()}
+    assert {type(attack) for attack in QUICK.values()} == classes
     assert all(attack.name == name for name, attack in QUICK.items())
+    assert all(re.search(r"\b20\d\d$", attack.reference) for attack in QUICK.values())
 
 
 @pytest.mark.parametrize(
@@ -52,138 +56,152 @@ def test_each_attack_has_a_quick_run() -> None:
         ("ggl-paper", GGL.paper()),
     ],
 )
-def test_the_papers_settings_by_name(text: str, attack: Attack) -> None:
-    made, name = make_attack(text), text.partition("-")[0]
-    assert type(made) is type(attack) and made.settings() == attack.settings()
-    assert made.settings() != make_attack(name).settings()
-    # What it is called in a result, as its plain form is: a result tells its settings apart.
-    assert made.name == name
+def test_names_that_end_in_paper_have_the_papers_settings(text: str, attack: Attack) -> None:
+    by_name, name = make_attack(text), text.partition("-")[0]
+    assert type(by_name) is type(attack) and by_name.settings() == attack.settings()
+    assert by_name.settings() != make_attack(name).settings()
+    assert by_name.name == name
 
 
 @EACH
-def test_recovers_undefended_images(
-    name: str, seen: Observation, light: Observation, victims: tuple[Tensor, Tensor]
+def test_undefended_images_are_recovered(
+    name: str, observation: Observation, small_observation: Observation, victims: tuple[Tensor, Tensor]
 ) -> None:
     x, y = victims
-    # LeNet for one of them; the others differ from it in the rest.
-    seen = seen if name == "dlg" else light
-    # What a generator can't make it can't rebuild.
+    # LeNet for one attack; the smaller model saves time for the others.
+    observation = observation if name == "dlg" else small_observation
+    # GGL recovers only images that its generator can make.
     rows = slice(2, 3) if name == "ggl" else slice(None)
-    found = QUICK[name].reconstruct(seen, threat=ALL)
-    assert torch.equal(found.labels, y)
-    assert not bool(found.diverged.any())
-    error = (found.x - x).square().flatten(1).mean(1)[rows]
-    blind = (x - x.mean((-2, -1), keepdim=True)).square().flatten(1).mean(1)[rows]
-    assert bool((error < 0.15 * blind).all()), (error, blind)
-    assert found.x.shape == x.shape and float(found.x.min()) >= 0 and float(found.x.max()) <= 1
+    result = QUICK[name].reconstruct(observation, threat=ALL)
+    assert torch.equal(result.labels, y)
+    assert not bool(result.diverged.any())
+    error = (result.x - x).square().flatten(1).mean(1)[rows]
+    mean_colour_error = (x - x.mean((-2, -1), keepdim=True)).square().flatten(1).mean(1)[rows]
+    assert bool((error < 0.15 * mean_colour_error).all()), (error, mean_colour_error)
+    assert result.x.shape == x.shape and float(result.x.min()) >= 0 and float(result.x.max()) <= 1
 
 
 @EACH
-def test_refuses_what_is_not_granted(name: str, seen: Observation, victims: tuple[Tensor, Tensor]) -> None:
+def test_missing_and_superfluous_capabilities_raise(
+    name: str, observation: Observation, victims: tuple[Tensor, Tensor]
+) -> None:
     for need in QUICK[name].needs:
         with pytest.raises(ThreatModelError, match=f"{name} needs {need}"):
-            short(name).reconstruct(seen, threat=replace(ALL, **{need: False}))
+            short(name).reconstruct(observation, threat=replace(ALL, **{need: False}))
     with pytest.raises(ThreatModelError, match="labels"):
-        short(name).reconstruct(replace(seen, labels=victims[1]), threat=ALL)
-    with pytest.raises(DataError, match="holds none"):
-        short(name).reconstruct(seen, threat=replace(ALL, labels=True))
+        short(name).reconstruct(replace(observation, labels=victims[1]), threat=ALL)
+    with pytest.raises(DataError, match="contains none"):
+        short(name).reconstruct(observation, threat=replace(ALL, labels=True))
 
 
-@pytest.mark.usefixtures("few_steps")
+@pytest.mark.usefixtures("few_lbfgs_steps")
 @EACH
-def test_same_seed_same_result_in_every_chunk(name: str, light: Observation) -> None:
-    one, again, apart, other = (
-        short(name).reconstruct(light, threat=ALL, seed=seed, chunk=chunk).x
+def test_results_depend_on_the_seed_and_not_on_the_chunk(name: str, small_observation: Observation) -> None:
+    first, repeated, other_chunk, other_seed = (
+        short(name).reconstruct(small_observation, threat=ALL, seed=seed, chunk=chunk).x
         for seed, chunk in ((1, 3), (1, 3), (1, 2), (2, 3))
     )
-    assert torch.equal(one, again)
-    torch.testing.assert_close(one, apart, rtol=1e-3, atol=1e-3)
-    assert not torch.equal(one, other)
+    assert torch.equal(first, repeated)
+    torch.testing.assert_close(first, other_chunk, rtol=1e-3, atol=1e-3)
+    assert not torch.equal(first, other_seed)
 
 
-@pytest.mark.usefixtures("few_steps")
+@pytest.mark.usefixtures("few_lbfgs_steps")
 @EACH
-def test_goes_on_after_a_kill(
-    name: str, light: Observation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupted_attack_resumes_with_the_same_result(
+    name: str, small_observation: Observation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matching, "_BLOCK", 2)
-    monkeypatch.setattr(checkpoint, "_SAVE", 0.0)
+    monkeypatch.setattr(gradient_matching, "_ITERATIONS_PER_BLOCK", 2)
+    monkeypatch.setattr(checkpoint, "_SECONDS_BETWEEN_SAVES", 0.0)
     attack, state = short(name), tmp_path / "state.safetensors"
-    whole = attack.reconstruct(light, threat=ALL, chunk=2)
-    total = 3 * attack.engine().iterations * attack.engine().restarts  # type: ignore[attr-defined]
+    uninterrupted = attack.reconstruct(small_observation, threat=ALL, chunk=2)
+    total = 3 * attack.matching().iterations * attack.matching().restarts  # type: ignore[attr-defined]
     calls: list[int] = []
 
-    def kill(done: int, of: int) -> None:
-        assert of == total
+    def interrupt(done: int, reported_total: int) -> None:
+        assert reported_total == total
         calls.append(done)
-        # Once within the first chunk, once within the second.
+        # Once in the first chunk, once in the second.
         if len(calls) in (1, 4):
             raise KeyboardInterrupt
 
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt):
-            attack.reconstruct(light, threat=ALL, chunk=2, resume=state, on_progress=kill)
-    rest = attack.reconstruct(light, threat=ALL, chunk=2, resume=state, on_progress=kill)
-    assert torch.equal(rest.x, whole.x) and torch.equal(rest.objective, whole.objective)
+            attack.reconstruct(small_observation, threat=ALL, chunk=2, resume=state, on_progress=interrupt)
+    resumed = attack.reconstruct(small_observation, threat=ALL, chunk=2, resume=state, on_progress=interrupt)
+    assert torch.equal(resumed.x, uninterrupted.x)
+    assert torch.equal(resumed.objective, uninterrupted.objective)
     assert sorted(calls) == calls
-    before = state.read_bytes()
+    content = state.read_bytes()
     with pytest.raises(DataError, match="differs in seed; nothing was overwritten"):
-        attack.reconstruct(light, threat=ALL, chunk=2, seed=5, resume=state)
-    assert state.read_bytes() == before
+        attack.reconstruct(small_observation, threat=ALL, chunk=2, seed=5, resume=state)
+    assert state.read_bytes() == content
 
 
-@pytest.mark.usefixtures("few_steps")
+@pytest.mark.usefixtures("few_lbfgs_steps")
 @EACH
-def test_a_victim_that_diverges_is_frozen_and_the_others_go_on(name: str, light: Observation) -> None:
-    # Numbers all of them, but too large to be squared: its distance is none.
-    gradient = light.gradient.clone()
+def test_a_diverging_victim_does_not_affect_the_others(name: str, small_observation: Observation) -> None:
+    # Finite values whose squares overflow: the distance is infinite.
+    gradient = small_observation.gradient.clone()
     gradient[1] = 3e38
     attack = short(name, 20)
-    broken = attack.reconstruct(replace(light, gradient=gradient), threat=replace(ALL, labels=False))
-    assert broken.diverged.tolist() == [False, True, False]
-    assert bool(broken.x.isfinite().all())
-    sound = attack.reconstruct(light, threat=ALL)
-    torch.testing.assert_close(broken.x[[0, 2]], sound.x[[0, 2]], rtol=1e-3, atol=1e-3)
+    diverged = attack.reconstruct(
+        replace(small_observation, gradient=gradient), threat=replace(ALL, labels=False)
+    )
+    assert diverged.diverged.tolist() == [False, True, False]
+    assert bool(diverged.x.isfinite().all())
+    expected = attack.reconstruct(small_observation, threat=ALL)
+    torch.testing.assert_close(diverged.x[[0, 2]], expected.x[[0, 2]], rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("at", [1, 7])
-def test_a_guess_that_diverges_on_its_way_stands_still(at: int) -> None:
+def test_a_guess_that_diverges_later_keeps_its_last_point(at: int) -> None:
     calls = 0
 
     def evaluate(z: Tensor) -> tuple[Tensor, Tensor]:
         nonlocal calls
         calls += 1
         value = z.square().flatten(1).sum(1)
-        # Once, and for the second guess alone.
+        # NaN once, for the second guess only.
         value[1] += torch.nan if calls == at else 0
         return value, 2 * z
 
-    walk = FirstOrder(Adam(lr=0.1), (), 20, lambda z: z)
-    search = walk.begin(torch.ones(2, 3), evaluate)
-    stood = walk.advance(search, evaluate, 0, at)
-    end = walk.advance(stood, evaluate, at, 20)
+    descent = AdamDescent(Adam(lr=0.1), (), 20, lambda z: z)
+    state = descent.init(torch.ones(2, 3), evaluate)
+    diverged = descent.advance(state, evaluate, 0, at)
+    end = descent.advance(diverged, evaluate, at, 20)
     assert end.diverged.tolist() == [False, True]
-    assert torch.equal(end.z[1], stood.z[1])
-    assert bool((end.z[0].abs() < stood.z[0].abs()).all())
-    # The best is from before it diverged, even if later values are lower.
-    assert float(end.best[1]) == pytest.approx(float(end.best_z[1].square().sum()) if at > 1 else torch.inf)
+    assert torch.equal(end.z[1], diverged.z[1])
+    assert bool((end.z[0].abs() < diverged.z[0].abs()).all())
+    # The best point is from before the divergence.
+    best_value = float(end.best_z[1].square().sum()) if at > 1 else torch.inf
+    assert float(end.best_value[1]) == pytest.approx(best_value)
 
 
-def test_restarts_are_chosen_by_the_objective(light: Observation) -> None:
-    """Two victims of three guesses each: the middle one is best for the first, the last for the second."""
-    best = torch.tensor([3.0, 1.0, 2.0, 6.0, 5.0, 4.0])
+def test_the_restart_with_the_lowest_objective_is_chosen(small_observation: Observation) -> None:
+    """Two victims with three guesses each: the best are the second and the third."""
+    values = torch.tensor([3.0, 1.0, 2.0, 6.0, 5.0, 4.0])
     z, diverged = torch.arange(6.0)[:, None], torch.tensor([False, False, True, False, False, True])
-    search = Search(z, z, best, diverged, ())
-    picked, value, lost = matching.Matching(restarts=3)._chosen(search)
-    assert picked.flatten().tolist() == [1, 5] and value.tolist() == [1, 4] and lost.tolist() == [False, True]
-    many = replace(QUICK["inverting"], iterations=2, restarts=3)  # type: ignore[type-var]
-    assert many.reconstruct(light).x.shape[0] == 3
+    state = DescentState(z, z, values, diverged, ())
+    best_z, value, diverged = GradientMatching(restarts=3)._best_restart(state)
+    assert best_z.flatten().tolist() == [1, 5] and value.tolist() == [1, 4]
+    assert diverged.tolist() == [False, True]
+    attack = replace(QUICK["inverting"], iterations=2, restarts=3)  # type: ignore[type-var]
+    assert attack.reconstruct(small_observation).x.shape[0] == 3
 
 
-def test_several_uploads_are_one_attack(light: Observation, victims: tuple[Tensor, Tensor]) -> None:
+def test_several_noisy_uploads_reveal_more_than_one(
+    small_observation: Observation, victims: tuple[Tensor, Tensor]
+) -> None:
     draws = torch.Generator().manual_seed(0)
-    noise = [torch.randn(light.gradient.shape, generator=draws) for _ in range(4)]
-    noisy = [replace(light, gradient=light.gradient + 0.5 * light.gradient.std() * n) for n in noise]
+    noise = [torch.randn(small_observation.gradient.shape, generator=draws) for _ in range(4)]
+    noisy = [
+        replace(
+            small_observation,
+            gradient=small_observation.gradient + 0.5 * small_observation.gradient.std() * n,
+        )
+        for n in noise
+    ]
     single, joint = (short("inverting", 20).reconstruct(o).x for o in (noisy[0], noisy))
     errors = [(x - victims[0]).square().mean() for x in (single, joint)]
     assert errors[1] < errors[0]
@@ -206,17 +224,17 @@ def test_several_uploads_are_one_attack(light: Observation, victims: tuple[Tenso
         ("ggl", "divergence", -1),
     ],
 )
-def test_wrong_settings(name: str, field: str, value: object) -> None:
+def test_settings_out_of_range_raise(name: str, field: str, value: object) -> None:
     with pytest.raises(SettingError):
         make_attack(name, **{field: value})
 
 
-def test_unknown_attack() -> None:
+def test_an_unknown_attack_raises_with_a_suggestion() -> None:
     with pytest.raises(DataError, match="did you mean 'gradinversion'"):
         make_attack("grad-inversion")
 
 
-def test_a_generator_of_another_size(task: object, seen: Observation) -> None:
+def test_a_generator_of_another_image_size_raises(task: object, observation: Observation) -> None:
     class Wrong:
         latent = 3
 
@@ -225,36 +243,36 @@ def test_a_generator_of_another_size(task: object, seen: Observation) -> None:
 
     attack = replace(QUICK["ggl"], generator=Wrong())  # type: ignore[type-var]
     with pytest.raises(DataError, match=r"makes images \[3, 8, 8\], the task takes \[3, 16, 16\]"):
-        attack.reconstruct(seen, threat=ThreatModel(generator=True))
+        attack.reconstruct(observation, threat=ThreatModel(generator=True))
 
 
-def test_a_wrong_flag(seen: Observation) -> None:
+def test_deterministic_must_be_a_bool(observation: Observation) -> None:
     with pytest.raises(SettingError, match="deterministic = 1: expected True or False"):
-        short("inverting").reconstruct(seen, deterministic=1)  # type: ignore[arg-type]
+        short("inverting").reconstruct(observation, deterministic=1)  # type: ignore[arg-type]
 
 
-def test_an_interrupt_between_two_states_loses_nothing(
-    light: Observation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupt_between_two_saves_stores_a_consistent_state(
+    small_observation: Observation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L-BFGS writes into its history as it goes; what is stored on Ctrl-C must be of one moment."""
-    # So short a history that what a step writes is over what the state before it needs.
+    """L-BFGS overwrites its history in place; the state stored on Ctrl-C must not mix two iterations."""
+    # With a short history every step overwrites what the state before it needs.
     attack, state = replace(short("idlg"), history=3), tmp_path / "state.safetensors"  # type: ignore[type-var]
-    monkeypatch.setattr(matching, "_BLOCK", 5)
-    whole = attack.reconstruct(light)
-    computed = 0
-    compute = matching._Objective.__call__
+    monkeypatch.setattr(gradient_matching, "_ITERATIONS_PER_BLOCK", 5)
+    uninterrupted = attack.reconstruct(small_observation)
+    evaluations = 0
+    evaluate = gradient_matching._Objective.__call__
 
-    def interrupted(self: matching._Objective, z: Tensor) -> tuple[Tensor, Tensor]:
-        nonlocal computed
-        computed += 1
-        if computed == 15:
+    def interrupt(self: gradient_matching._Objective, z: Tensor) -> tuple[Tensor, Tensor]:
+        nonlocal evaluations
+        evaluations += 1
+        if evaluations == 15:
             raise KeyboardInterrupt
-        return compute(self, z)
+        return evaluate(self, z)
 
-    monkeypatch.setattr(matching._Objective, "__call__", interrupted)
+    monkeypatch.setattr(gradient_matching._Objective, "__call__", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        attack.reconstruct(light, resume=state)
-    assert torch.equal(attack.reconstruct(light, resume=state).x, whole.x)
+        attack.reconstruct(small_observation, resume=state)
+    assert torch.equal(attack.reconstruct(small_observation, resume=state).x, uninterrupted.x)
 
 
 def test_half_precision_models_are_attacked_in_float32(
@@ -263,17 +281,17 @@ def test_half_precision_models_are_attacked_in_float32(
     torch.manual_seed(0)
     x, y = victims[0].bfloat16(), victims[1]
     task = Task(LeNet(input_shape=tuple(x.shape[2:])).bfloat16(), example=x[0])
-    seen = Observation.of(task, NoDefense().protect(task, x, y))
-    found = short("inverting").reconstruct(seen, resume=tmp_path / "state.safetensors")
-    assert found.x.dtype == torch.float32 and not bool(found.diverged.any())
+    observation = Observation.of(task, NoDefense().protect(task, x, y))
+    result = short("inverting").reconstruct(observation, resume=tmp_path / "state.safetensors")
+    assert result.x.dtype == torch.float32 and not bool(result.diverged.any())
 
 
-def test_inputs_without_height_and_width() -> None:
+def test_inputs_without_height_and_width_are_attacked() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.Sigmoid(), torch.nn.Linear(30, 10))
     x, y = torch.rand(2, 1, 20), torch.tensor([[1], [2]])
     task = Task(model, example=x[0])
-    found = short("inverting").reconstruct(Observation.of(task, NoDefense().protect(task, x, y)))
-    assert not bool(found.diverged.any()) and bool(found.objective.isfinite().all())
+    result = short("inverting").reconstruct(Observation.of(task, NoDefense().protect(task, x, y)))
+    assert not bool(result.diverged.any()) and bool(result.objective.isfinite().all())
 
 
 @pytest.mark.parametrize(
@@ -286,49 +304,49 @@ def test_inputs_without_height_and_width() -> None:
         "inverting:lr={[]:1}",
     ],
 )
-def test_wrong_settings_as_text(text: str) -> None:
+def test_wrong_settings_as_text_raise(text: str) -> None:
     with pytest.raises(SettingError):
         make_attack(text)
 
 
-def test_a_generator_by_its_file(seen: Observation, tmp_path: Path) -> None:
+def test_a_missing_generator_file_raises(observation: Observation, tmp_path: Path) -> None:
     attack = make_attack(f"ggl:iterations=1,generator={tmp_path / 'g.safetensors'}")
     with pytest.raises(DataError, match=r"g\.safetensors.*not a generator"):
-        attack.check(seen.task)
+        attack.check(observation.task)
 
 
-def test_a_generator_for_a_model_in_half_precision() -> None:
+def test_the_generator_works_with_a_half_precision_model() -> None:
     sample = load_sample()
     x, y = sample.images[:1, None].bfloat16(), sample.labels[:1, None]
     torch.manual_seed(0)
     task = Task(LeNet().bfloat16(), example=x[0])
-    seen = Observation.of(task, NoDefense().protect(task, x, y))
-    found = GGL(iterations=1).reconstruct(seen, threat=ThreatModel(generator=True))
-    assert found.x.shape == x.shape and bool(found.x.isfinite().all())
+    observation = Observation.of(task, NoDefense().protect(task, x, y))
+    result = GGL(iterations=1).reconstruct(observation, threat=ThreatModel(generator=True))
+    assert result.x.shape == x.shape and bool(result.x.isfinite().all())
 
 
-def test_a_generator_of_fewer_classes_is_refused() -> None:
+def test_a_generator_with_fewer_classes_raises() -> None:
     task = Task(LeNet(classes=12), example=torch.rand(1, 3, 32, 32))
-    with pytest.raises(DataError, match=r"^generator: paints 10 classes, the task has 12$"):
+    with pytest.raises(DataError, match=r"^generator: knows 10 classes, the task has 12$"):
         GGL().check(task)
 
 
-def test_the_bundled_generator_comes_nearer_to_real_images() -> None:
-    """Than it began, by the attacker's own measure and by the images."""
+def test_the_bundled_generator_approaches_a_real_image() -> None:
+    """Both the objective and the error of the image decrease."""
     sample = load_sample()
     x, y = sample.images[:1, None], sample.labels[:1, None]
     torch.manual_seed(0)
     task = Task(LeNet(), example=x[0])
-    seen = Observation.of(task, NoDefense().protect(task, x, y))
-    begun, found = (
-        GGL(iterations=count).reconstruct(seen, threat=ThreatModel(generator=True)) for count in (1, 8)
+    observation = Observation.of(task, NoDefense().protect(task, x, y))
+    start, result = (
+        GGL(iterations=count).reconstruct(observation, threat=ThreatModel(generator=True)) for count in (1, 8)
     )
-    assert bool((found.objective < 0.5 * begun.objective).all())
-    assert float((found.x - x).square().mean()) < float((begun.x - x).square().mean())
+    assert bool((result.objective < 0.5 * start.objective).all())
+    assert float((result.x - x).square().mean()) < float((start.x - x).square().mean())
 
 
-def test_the_size_of_a_gradient_does_not_matter(victims: tuple[Tensor, Tensor]) -> None:
-    """A late model's is small; the search must not stop for that."""
+def test_small_gradients_are_matched_as_well(victims: tuple[Tensor, Tensor]) -> None:
+    """A trained model has small gradients; L-BFGS must not stop because of that."""
     x, y = victims
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(x[0, 0].numel(), 10), torch.nn.GELU())
@@ -336,7 +354,7 @@ def test_the_size_of_a_gradient_does_not_matter(victims: tuple[Tensor, Tensor]) 
     errors = []
     for size in (1.0, 1e-4):
         task = Task(model, x[0], lambda out, y, size=size: size * torch.nn.functional.cross_entropy(out, y))
-        seen = Observation.of(task, NoDefense().protect(task, x, y), labels=y)
-        found = make_attack("idlg:iterations=2").reconstruct(seen, threat=ThreatModel(labels=True))
-        errors.append(float((found.x - x).square().mean()))
+        observation = Observation.of(task, NoDefense().protect(task, x, y), labels=y)
+        result = make_attack("idlg:iterations=2").reconstruct(observation, threat=ThreatModel(labels=True))
+        errors.append(float((result.x - x).square().mean()))
     assert max(errors) < 0.001

@@ -1,4 +1,4 @@
-"""The state of an attack on disk: one that was damaged is refused and kept, and any path will do."""
+"""The state of an attack on disk: damaged files and those of another attack raise and are kept."""
 
 import re
 from contextlib import nullcontext
@@ -16,7 +16,7 @@ from refiner.attacks import (
     Observation,
     ThreatModel,
     checkpoint,
-    matching,
+    gradient_matching,
     parametrisation,
 )
 from refiner.core import Task
@@ -29,30 +29,33 @@ from refiner.models import LeNet
 ATTACK = InvertingGradients(iterations=4)
 
 
-@pytest.fixture(params=["under way", "finished"])
+@pytest.fixture(params=["interrupted", "finished"])
 def state(
-    request: pytest.FixtureRequest, light: Observation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    small_observation: Observation,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
-    """The state of an attack that was killed on its way, and of one that came to its end."""
-    monkeypatch.setattr(matching, "_BLOCK", 2)
-    monkeypatch.setattr(checkpoint, "_SAVE", 0.0)
+    """The state of an interrupted and of a finished attack."""
+    monkeypatch.setattr(gradient_matching, "_ITERATIONS_PER_BLOCK", 2)
+    monkeypatch.setattr(checkpoint, "_SECONDS_BETWEEN_SAVES", 0.0)
     path = tmp_path / "a.state.safetensors"
 
-    def kill(done: int, of: int) -> None:
+    def interrupt(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
     if request.param == "finished":
-        ATTACK.reconstruct(light, resume=path)
+        ATTACK.reconstruct(small_observation, resume=path)
     else:
         with pytest.raises(KeyboardInterrupt):
-            ATTACK.reconstruct(light, resume=path, on_progress=kill)
+            ATTACK.reconstruct(small_observation, resume=path, on_progress=interrupt)
     return path
 
 
 def damaged(content: bytes, damage: str) -> bytes:
     if damage == "middle":
-        place = (8 + int.from_bytes(content[:8], "little") + len(content)) // 2
-        return content[:place] + b"\xff" * 8 + content[place + 8 :]
+        middle = (8 + int.from_bytes(content[:8], "little") + len(content)) // 2
+        return content[:middle] + b"\xff" * 8 + content[middle + 8 :]
     if damage == "end":
         return content[:-8] + b"\xff" * 8
     if damage == "type":
@@ -61,12 +64,12 @@ def damaged(content: bytes, damage: str) -> bytes:
 
 
 @pytest.mark.parametrize("damage", ["middle", "end", "type", "position"])
-def test_a_damaged_state_is_refused_and_kept(damage: str, state: Path, light: Observation) -> None:
+def test_a_damaged_state_raises_and_is_kept(damage: str, state: Path, small_observation: Observation) -> None:
     content = damaged(state.read_bytes(), damage)
     assert content != state.read_bytes() and len(content) == len(state.read_bytes())
     state.write_bytes(content)
     with pytest.raises(DataError) as caught:
-        ATTACK.reconstruct(light, resume=state)
+        ATTACK.reconstruct(small_observation, resume=state)
     assert str(caught.value) == (
         f"resume = {str(state)!r}: its checksum is wrong, it was damaged or changed; "
         "nothing was overwritten. Remove it to start anew"
@@ -74,66 +77,75 @@ def test_a_damaged_state_is_refused_and_kept(damage: str, state: Path, light: Ob
     assert state.read_bytes() == content
 
 
-def test_a_state_without_a_checksum_is_refused(state: Path, light: Observation) -> None:
+def test_a_state_without_a_checksum_raises(state: Path, small_observation: Observation) -> None:
     with safe_open(state, framework="pt") as file:
-        about = file.metadata()
+        header = file.metadata()
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    del about["sum"]
-    save_file(tensors, state, about)
+    del header["sum"]
+    save_file(tensors, state, header)
     with pytest.raises(DataError, match="its checksum is wrong"):
-        ATTACK.reconstruct(light, resume=state)
-    save_file(tensors, state, about | {"format": "refiner-attack-2"})
+        ATTACK.reconstruct(small_observation, resume=state)
+    save_file(tensors, state, header | {"format": "refiner-attack-2"})
     with pytest.raises(DataError, match="of another version of refiner; nothing was overwritten"):
-        ATTACK.reconstruct(light, resume=state)
+        ATTACK.reconstruct(small_observation, resume=state)
 
 
-def test_a_sound_state_goes_on(state: Path, light: Observation) -> None:
-    whole = ATTACK.reconstruct(light)
-    assert torch.equal(ATTACK.reconstruct(light, resume=state).x, whole.x)
+def test_an_undamaged_state_is_resumed(state: Path, small_observation: Observation) -> None:
+    uninterrupted = ATTACK.reconstruct(small_observation)
+    assert torch.equal(ATTACK.reconstruct(small_observation, resume=state).x, uninterrupted.x)
 
 
-def test_the_state_is_named_by_a_str_or_a_path(light: Observation, tmp_path: Path) -> None:
+def test_resume_takes_a_string_or_a_path(small_observation: Observation, tmp_path: Path) -> None:
     path = tmp_path / "x.st"
-    one = ATTACK.reconstruct(light, resume=str(path))
-    before = path.read_bytes()
-    assert torch.equal(ATTACK.reconstruct(light, resume=path).x, one.x) and path.read_bytes() == before
+    first = ATTACK.reconstruct(small_observation, resume=str(path))
+    content = path.read_bytes()
+    assert (
+        torch.equal(ATTACK.reconstruct(small_observation, resume=path).x, first.x)
+        and path.read_bytes() == content
+    )
     with pytest.raises(SettingError, match="resume = 5: expected the path of a file or None"):
-        ATTACK.reconstruct(light, resume=5)
+        ATTACK.reconstruct(small_observation, resume=5)
 
 
 @pytest.mark.parametrize("damage", ["cut", "foreign", "empty"])
-def test_a_broken_state_is_refused_and_kept(damage: str, light: Observation, tmp_path: Path) -> None:
+def test_a_broken_state_raises_and_is_kept(
+    damage: str, small_observation: Observation, tmp_path: Path
+) -> None:
     state = tmp_path / "state.safetensors"
-    ATTACK.reconstruct(light, resume=state)
-    content = {"cut": state.read_bytes()[:-40], "foreign": b"not ours at all", "empty": b""}[damage]
+    ATTACK.reconstruct(small_observation, resume=state)
+    content = {"cut": state.read_bytes()[:-40], "foreign": b"another format", "empty": b""}[damage]
     state.write_bytes(content)
     with pytest.raises(DataError, match=r"state\.safetensors.*nothing was overwritten"):
-        ATTACK.reconstruct(light, resume=state)
+        ATTACK.reconstruct(small_observation, resume=state)
     assert state.read_bytes() == content
 
 
-def test_a_state_says_in_what_it_differs(light: Observation, tmp_path: Path) -> None:
+def test_the_error_names_what_differs(small_observation: Observation, tmp_path: Path) -> None:
     state = tmp_path / "state.safetensors"
-    ATTACK.reconstruct(light, chunk=2, resume=state)
-    upload = replace(light, gradient=2 * light.gradient)
-    for told, call in {
-        "settings": lambda: replace(ATTACK, iterations=5).reconstruct(light, chunk=2, resume=state),
-        "chunk, deterministic": lambda: ATTACK.reconstruct(light, deterministic=True, resume=state),
+    ATTACK.reconstruct(small_observation, chunk=2, resume=state)
+    upload = replace(small_observation, gradient=2 * small_observation.gradient)
+    for names, call in {
+        "settings": lambda: replace(ATTACK, iterations=5).reconstruct(
+            small_observation, chunk=2, resume=state
+        ),
+        "chunk, deterministic": lambda: ATTACK.reconstruct(
+            small_observation, deterministic=True, resume=state
+        ),
         "uploads": lambda: ATTACK.reconstruct(upload, chunk=2, resume=state),
     }.items():
-        with pytest.raises(DataError, match=f"differs in {told}; nothing was overwritten"):
+        with pytest.raises(DataError, match=f"differs in {names}; nothing was overwritten"):
             call()
 
 
-def test_a_state_of_another_generator_is_refused(tmp_path: Path) -> None:
-    """The same file, other weights: only a checksum of them can tell."""
+def test_a_state_of_another_generator_raises(tmp_path: Path) -> None:
+    """The same path with other weights is detected by their checksum."""
     file, state = tmp_path / "g.safetensors", tmp_path / "state.safetensors"
     sample = load_sample()
     task = Task(LeNet(), example=sample.images[:1])
-    seen = Observation.of(task, NoDefense().protect(task, sample.images[:1], sample.labels[:1]))
+    observation = Observation.of(task, NoDefense().protect(task, sample.images[:1], sample.labels[:1]))
     attack, threat = GGL(iterations=1, generator=str(file)), ThreatModel(generator=True)
-    for told in ("", "differs in generator; nothing was overwritten"):
+    for error in ("", "differs in generator; nothing was overwritten"):
         Generator(latent=4, width=4).save(file)
-        parametrisation._loaded.cache_clear()
-        with pytest.raises(DataError, match=told) if told else nullcontext():
-            attack.reconstruct(seen, threat=threat, resume=state)
+        parametrisation._load_generator.cache_clear()
+        with pytest.raises(DataError, match=error) if error else nullcontext():
+            attack.reconstruct(observation, threat=threat, resume=state)

@@ -1,4 +1,4 @@
-"""The same bits every time: asked for around the whole attack, and kept by every attack on a GPU."""
+"""`deterministic`: the attack uses deterministic algorithms, and results on a GPU are bit-identical."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,55 +6,59 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.attacks.conftest import ALL, PAINTER, QUICK, SIDE
+from tests.attacks.conftest import ALL, GENERATOR, QUICK, SIDE
 from torch import Tensor
 
 from refiner.attacks import Observation, base
 from refiner.core import Task
 from refiner.defenses import NoDefense
-from refiner.models import build
+from refiner.models import make_model
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch.cuda.is_available() is False")
 
 
-@pytest.mark.parametrize("wanted", [True, False])
-def test_it_is_asked_for_around_the_attack(
-    wanted: bool, seen: Observation, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_the_attack_runs_inside_the_deterministic_context(
+    deterministic: bool, observation: Observation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[object] = []
+    events: list[object] = []
 
     @contextmanager
-    def noted(asked: bool, device: torch.device) -> Iterator[None]:
-        told.append((asked, device.type))
+    def record(enabled: bool, device: torch.device) -> Iterator[None]:
+        events.append((enabled, device.type))
         yield
-        told.append("left")
+        events.append("left")
 
-    monkeypatch.setattr(base, "repeatable", noted)
+    monkeypatch.setattr(base, "deterministic_algorithms", record)
     attack = replace(QUICK["inverting"], iterations=1)  # type: ignore[type-var]
-    attack.reconstruct(seen, deterministic=wanted, on_progress=lambda done, total: told.append("attacked"))
-    assert told == [(wanted, "cpu"), "attacked", "left"]
+    attack.reconstruct(
+        observation, deterministic=deterministic, on_progress=lambda done, total: events.append("attacked")
+    )
+    assert events == [(deterministic, "cpu"), "attacked", "left"]
 
 
 @needs_cuda
 @pytest.mark.parametrize("model", ["lenet", "resnet10"])
 @pytest.mark.parametrize("name", QUICK)
-def test_same_bits_on_a_gpu(
+def test_results_on_a_gpu_are_bit_identical(
     name: str, model: str, victims: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    monkeypatch.setattr(PAINTER, "colours", PAINTER.colours.cuda())
+    monkeypatch.setattr(GENERATOR, "colours", GENERATOR.colours.cuda())
     x, y = (t.cuda() for t in victims)
     if name == "ggl":
-        # Enlarging by bilinear weights, as the tests' generator does, has no such algorithm.
-        monkeypatch.setattr(PAINTER, "forward", _nearest)
-    task = Task(build(model, input_shape=(3, SIDE, SIDE)).cuda(), example=x[0])
-    seen = Observation.of(task, NoDefense().protect(task, x, y))
+        # Bilinear enlarging, which the tests' generator uses, has no deterministic algorithm.
+        monkeypatch.setattr(GENERATOR, "forward", _forward_nearest)
+    task = Task(make_model(model, input_shape=(3, SIDE, SIDE)).cuda(), example=x[0])
+    observation = Observation.of(task, NoDefense().protect(task, x, y))
     attack = replace(QUICK[name], iterations=1 if "dlg" in name else 30)  # type: ignore[type-var]
-    one, again = (attack.reconstruct(seen, threat=ALL, chunk=3, deterministic=True) for _ in range(2))
-    assert torch.equal(one.x, again.x) and torch.equal(one.objective, again.objective)
+    first, repeated = (
+        attack.reconstruct(observation, threat=ALL, chunk=3, deterministic=True) for _ in range(2)
+    )
+    assert torch.equal(first.x, repeated.x) and torch.equal(first.objective, repeated.objective)
     assert torch.backends.cudnn.benchmark and not torch.are_deterministic_algorithms_enabled()
 
 
-def _nearest(z: Tensor, y: Tensor) -> Tensor:
-    coarse = torch.sigmoid((z @ PAINTER.colours).view(-1, 3, 4, 4))
+def _forward_nearest(z: Tensor, y: Tensor) -> Tensor:
+    coarse = torch.sigmoid((z @ GENERATOR.colours).view(-1, 3, 4, 4))
     return torch.nn.functional.interpolate(coarse, size=SIDE, mode="nearest")

@@ -1,4 +1,4 @@
-"""What an attacker may see: uploads that fit the model, labels that fit them, no more than is granted."""
+"""Observations: uploads and labels that fit the model, and nothing that is not granted."""
 
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from refiner.attacks import InvertingGradients, Observation, ThreatModel
 from refiner.core import Task
-from refiner.core.update import seal
+from refiner.core.update import make_update
 from refiner.defenses import NoDefense
 from refiner.errors import DataError, RefinerError, SettingError, ThreatModelError
 from refiner.models import LeNet
@@ -31,15 +31,15 @@ def altered(task: Task, victims: tuple[Tensor, Tensor], change: str) -> dict[str
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("missing", "lacks head.bias"),
-        ("extra", "has besides other.weight"),
+        ("missing", "missing head.bias"),
+        ("extra", "unexpected other.weight"),
         ("shape", r"head.bias has shape \[7\], expected \[10\]"),
     ],
 )
-def test_an_upload_of_another_model(
+def test_an_upload_of_another_model_raises(
     change: str, message: str, task: Task, victims: tuple[Tensor, Tensor]
 ) -> None:
-    update = seal(altered(task, victims, change), samples=1, defense="none", settings={})
+    update = make_update(altered(task, victims, change), samples=1, defense="none", settings={})
     with pytest.raises(DataError, match=message):
         Observation.of(task, update)
 
@@ -48,51 +48,53 @@ def test_an_upload_of_another_model(
     "labels",
     [torch.zeros(3), torch.zeros(2, 1).long(), torch.full((3, 1), 10), torch.full((3, 1), -1), [1, 2, 3]],
 )
-def test_labels_that_do_not_fit(labels: Any, task: Task, victims: tuple[Tensor, Tensor]) -> None:
+def test_labels_that_do_not_fit_raise(labels: Any, task: Task, victims: tuple[Tensor, Tensor]) -> None:
     update = NoDefense().protect(task, *victims)
     with pytest.raises(DataError, match="labels"):
         Observation.of(task, update, labels=labels)
 
 
-def test_an_observation_keeps_the_models_state(task: Task, victims: tuple[Tensor, Tensor]) -> None:
+def test_an_observation_copies_the_models_parameters(task: Task, victims: tuple[Tensor, Tensor]) -> None:
     model = LeNet(input_shape=task.input_shape)
-    own = Task(model, example=victims[0][0])
-    seen = Observation.of(own, NoDefense().protect(own, *victims))
-    before = seen.parameters["head.bias"].clone()
+    task = Task(model, example=victims[0][0])
+    observation = Observation.of(task, NoDefense().protect(task, *victims))
+    before = observation.parameters["head.bias"].clone()
     with torch.no_grad():
         model.head.bias.add_(1)
-    assert torch.equal(seen.parameters["head.bias"], before)
+    assert torch.equal(observation.parameters["head.bias"], before)
 
 
-def test_observations_that_do_not_belong_together(seen: Observation, victims: tuple[Tensor, Tensor]) -> None:
-    other = Task(LeNet(input_shape=seen.task.input_shape), example=victims[0][0])
-    foreign = Observation.of(other, NoDefense().protect(other, *victims))
+def test_observations_of_different_victims_raise(
+    observation: Observation, victims: tuple[Tensor, Tensor]
+) -> None:
+    other_task = Task(LeNet(input_shape=observation.task.input_shape), example=victims[0][0])
+    other = Observation.of(other_task, NoDefense().protect(other_task, *victims))
     attack = InvertingGradients(iterations=1)
     with pytest.raises(DataError, match="same task"):
-        attack.reconstruct([seen, foreign])
+        attack.reconstruct([observation, other])
     with pytest.raises(DataError, match="same victims"):
-        attack.reconstruct([seen, replace(seen, gradient=seen.gradient[:2])])
+        attack.reconstruct([observation, replace(observation, gradient=observation.gradient[:2])])
     with pytest.raises(DataError, match="1 and of 2 samples"):
-        attack.reconstruct([seen, replace(seen, samples=2)])
+        attack.reconstruct([observation, replace(observation, samples=2)])
     with pytest.raises(DataError, match="at least one"):
         attack.reconstruct([])
 
 
-def test_every_missing_grant_is_named() -> None:
+def test_every_missing_capability_is_named() -> None:
     with pytest.raises(ThreatModelError, match=r"x needs generator and labels.*generator=True, labels=True"):
         ThreatModel().check({"labels", "generator"}, "x")
     ThreatModel(labels=True, generator=True).check({"labels", "generator"}, "x")
 
 
-def changed(seen: Observation, name: str, value: Tensor | None) -> dict[str, Tensor]:
-    """The model's state with one parameter left out or in another form."""
-    rest = {key: t for key, t in seen.parameters.items() if key != name}
+def changed(observation: Observation, name: str, value: Tensor | None) -> dict[str, Tensor]:
+    """The model's parameters with one removed or replaced."""
+    rest = {key: t for key, t in observation.parameters.items() if key != name}
     return rest if value is None else {**rest, name: value}
 
 
 WRONG: dict[str, tuple[Callable[[Observation], dict[str, Any]], str]] = {
-    "no task": (lambda o: {"task": o.task.model}, "task = LeNet: expected a Task"),
-    "no tensor": (lambda o: {"gradient": [1.0]}, r"gradient = list: expected a tensor"),
+    "not a task": (lambda o: {"task": o.task.model}, "task = LeNet: expected a Task"),
+    "not a tensor": (lambda o: {"gradient": [1.0]}, r"gradient = list: expected a tensor"),
     "one row": (lambda o: {"gradient": o.gradient[0]}, r"gradient = \[\d+\]: expected shape \[V, \d+\]"),
     "another size": (
         lambda o: {"gradient": o.gradient[:, 1:]},
@@ -105,26 +107,26 @@ WRONG: dict[str, tuple[Callable[[Observation], dict[str, Any]], str]] = {
     ),
     "NaN": (
         lambda o: {"gradient": o.gradient.index_fill(1, torch.tensor(5), torch.nan)},
-        "gradient: holds NaN or infinity",
+        "gradient: contains NaN or infinity",
     ),
     "infinity": (
         lambda o: {"gradient": o.gradient.index_fill(0, torch.tensor(1), -torch.inf)},
-        "gradient: holds NaN or infinity",
+        "gradient: contains NaN or infinity",
     ),
     "no samples": (lambda o: {"samples": 0}, "samples = 0: expected an integer ≥ 1"),
-    "half a sample": (lambda o: {"samples": 0.5}, "samples = 0.5: expected an integer ≥ 1"),
-    "a flag for samples": (lambda o: {"samples": True}, "samples = True: expected an integer ≥ 1"),
-    "parameters that are none": (
+    "fraction of a sample": (lambda o: {"samples": 0.5}, "samples = 0.5: expected an integer ≥ 1"),
+    "bool for samples": (lambda o: {"samples": True}, "samples = True: expected an integer ≥ 1"),
+    "no mapping": (
         lambda o: {"parameters": list(o.parameters.values())},
         "parameters = list: expected a mapping",
     ),
     "a parameter missing": (
         lambda o: {"parameters": changed(o, "head.bias", None)},
-        "parameters: lacks head.bias",
+        "parameters: missing head.bias",
     ),
-    "a parameter besides": (
+    "an unexpected parameter": (
         lambda o: {"parameters": changed(o, "other", torch.zeros(2))},
-        "parameters: has besides other",
+        "parameters: unexpected other",
     ),
     "a parameter of another shape": (
         lambda o: {"parameters": changed(o, "head.bias", torch.zeros(7))},
@@ -146,11 +148,11 @@ WRONG: dict[str, tuple[Callable[[Observation], dict[str, Any]], str]] = {
         lambda o: {"labels": torch.zeros(3, 1)},
         r"labels: expected torch.int64 of shape \[3, 1\]",
     ),
-    "too high a label": (
+    "label too high": (
         lambda o: {"labels": torch.tensor([[0], [10], [1]])},
         r"labels = 10: expected values in \[0, 9\]",
     ),
-    "too low a label": (
+    "label too low": (
         lambda o: {"labels": torch.tensor([[0], [-1], [1]])},
         r"labels = -1: expected values in \[0, 9\]",
     ),
@@ -158,23 +160,25 @@ WRONG: dict[str, tuple[Callable[[Observation], dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_an_observation_made_by_hand_is_checked(wrong: str, seen: Observation) -> None:
-    change, told = WRONG[wrong]
-    whole = {field.name: getattr(seen, field.name) for field in fields(seen)} | change(seen)
-    for make in (lambda: Observation(**whole), lambda: replace(seen, **change(seen))):
-        with pytest.raises(DataError, match=f"^{told}") as caught:
+def test_an_invalid_observation_made_by_hand_raises(wrong: str, observation: Observation) -> None:
+    change, message = WRONG[wrong]
+    arguments = {field.name: getattr(observation, field.name) for field in fields(observation)} | change(
+        observation
+    )
+    for make in (lambda: Observation(**arguments), lambda: replace(observation, **change(observation))):
+        with pytest.raises(DataError, match=f"^{message}") as caught:
             make()
         assert "\n" not in str(caught.value)
 
 
-def test_a_sound_observation_made_by_hand(seen: Observation, victims: tuple[Tensor, Tensor]) -> None:
-    by_hand = Observation(seen.task, seen.parameters, seen.gradient, 1, victims[1])
+def test_a_valid_observation_made_by_hand(observation: Observation, victims: tuple[Tensor, Tensor]) -> None:
+    by_hand = Observation(observation.task, observation.parameters, observation.gradient, 1, victims[1])
     assert by_hand.victims == 3
-    assert replace(by_hand, gradient=seen.gradient.repeat(4, 1), labels=None).victims == 12
+    assert replace(by_hand, gradient=observation.gradient.repeat(4, 1), labels=None).victims == 12
 
 
-class Looks(TorchDispatchMode):
-    """Counts the numbers that are read: on a GPU each is a wait."""
+class ScalarReads(TorchDispatchMode):
+    """Counts reads of single numbers: on a GPU each is a synchronisation."""
 
     count = 0
 
@@ -183,49 +187,49 @@ class Looks(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_a_gradient_is_looked_at_once(seen: Observation) -> None:
-    with Looks() as looks:
-        replace(seen)
-    assert looks.count == 1
+def test_checking_a_gradient_synchronises_once(observation: Observation) -> None:
+    with ScalarReads() as reads:
+        replace(observation)
+    assert reads.count == 1
 
 
-def test_parameters_in_another_order(seen: Observation) -> None:
-    """Their gradients would be compared with those of others."""
-    turned = dict(reversed(seen.parameters.items()))
-    with pytest.raises(DataError, match="parameters: expected them in the order of the task's names"):
-        replace(seen, parameters=turned)
+def test_parameters_in_another_order_raise(observation: Observation) -> None:
+    reordered = dict(reversed(observation.parameters.items()))
+    with pytest.raises(DataError, match=r"parameters: expected them in the order of task\.names"):
+        replace(observation, parameters=reordered)
 
 
 @pytest.mark.parametrize(
-    ("seen", "threat", "told"),
+    ("observations", "threat", "message"),
     [
-        ("update", None, "seen = Update: expected an Observation, or several in a list"),
-        (["update"], None, "seen = list: expected an Observation"),
+        ("update", None, "observations = Update: expected an Observation or a list of them"),
+        (["update"], None, "observations = list: expected an Observation"),
         (None, "labels", "threat = 'labels': expected a ThreatModel"),
     ],
 )
-def test_what_is_no_observation_or_threat(
-    seen: Any, threat: Any, told: str, task: Task, victims: tuple[Tensor, Tensor]
+def test_arguments_of_another_type_raise(
+    observations: Any, threat: Any, message: str, task: Task, victims: tuple[Tensor, Tensor]
 ) -> None:
     update = NoDefense().protect(task, *victims)
-    given = Observation.of(task, update) if seen is None else update if seen == "update" else [update]
-    with pytest.raises(RefinerError, match=told):
-        InvertingGradients(iterations=1).reconstruct(given, threat=threat)
+    arguments = {None: Observation.of(task, update), "update": update}
+    argument = [update] if isinstance(observations, list) else arguments[observations]
+    with pytest.raises(RefinerError, match=message):
+        InvertingGradients(iterations=1).reconstruct(argument, threat=threat)
 
 
-def test_a_grant_is_yes_or_no() -> None:
+def test_a_capability_must_be_a_bool() -> None:
     with pytest.raises(SettingError, match=r"^labels = 'no': expected"):
         ThreatModel(labels="no")  # type: ignore[arg-type]
 
 
-def test_uploads_with_other_labels_are_not_of_the_same_victims(
-    task: Task, victims: tuple[Tensor, Tensor]
-) -> None:
-    seen = Observation.of(task, NoDefense().protect(task, *victims), labels=victims[1])
+def test_observations_with_different_labels_raise(task: Task, victims: tuple[Tensor, Tensor]) -> None:
+    observation = Observation.of(task, NoDefense().protect(task, *victims), labels=victims[1])
     cases = (
-        (replace(seen, labels=None), "some hold labels"),
-        (replace(seen, labels=9 - victims[1]), "differ"),
+        (replace(observation, labels=None), "some contain labels"),
+        (replace(observation, labels=9 - victims[1]), "differ"),
     )
-    for other, told in cases:
-        with pytest.raises(DataError, match=told):
-            InvertingGradients(iterations=1).reconstruct([seen, other], threat=ThreatModel(labels=True))
+    for other, message in cases:
+        with pytest.raises(DataError, match=message):
+            InvertingGradients(iterations=1).reconstruct(
+                [observation, other], threat=ThreatModel(labels=True)
+            )

@@ -1,4 +1,4 @@
-"""Several settings of an attack in one run: each as if it had been run alone."""
+"""Sweep: several settings of an attack in one run, each with the result of a run alone."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.attacks.conftest import ALL, PAINTER, QUICK
+from tests.attacks.conftest import ALL, GENERATOR, QUICK
 from torch import Tensor
 
 from refiner.attacks import (
@@ -17,7 +17,7 @@ from refiner.attacks import (
     Observation,
     Sweep,
     checkpoint,
-    matching,
+    gradient_matching,
     tunable,
 )
 from refiner.attacks import idlg as lbfgs_attacks
@@ -33,8 +33,8 @@ GRID: dict[str, tuple[dict[str, float], ...]] = {
 
 @pytest.fixture(autouse=True)
 def _few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An iteration of DLG and iDLG is twenty steps; a few tell as much."""
-    monkeypatch.setattr(lbfgs_attacks, "_STEPS_EACH", 4)
+    """Reduce the 20 steps in an iteration of DLG and iDLG to 4."""
+    monkeypatch.setattr(lbfgs_attacks, "_STEPS_PER_ITERATION", 4)
 
 
 def short(name: str) -> Any:
@@ -46,57 +46,61 @@ def grid(name: str) -> tuple[dict[str, float], ...]:
 
 
 @EACH
-def test_each_point_is_what_it_is_alone(name: str, light: Observation) -> None:
+def test_each_point_has_the_result_of_a_run_alone(name: str, small_observation: Observation) -> None:
     attack, points = short(name), grid(name)
-    alone = torch.cat([replace(attack, **point).reconstruct(light, threat=ALL, seed=3).x for point in points])
-    found = Sweep(attack, points).reconstruct(light, threat=ALL, seed=3)
-    assert found.x.shape == alone.shape and len(found.objective) == len(points) * light.victims
-    torch.testing.assert_close(found.x, alone, rtol=1e-3, atol=1e-3)
-    # The points do differ.
-    first, second = found.x.split(light.victims)[:2]
+    alone = torch.cat(
+        [replace(attack, **point).reconstruct(small_observation, threat=ALL, seed=3).x for point in points]
+    )
+    swept = Sweep(attack, points).reconstruct(small_observation, threat=ALL, seed=3)
+    assert swept.x.shape == alone.shape and len(swept.objective) == len(points) * small_observation.victims
+    torch.testing.assert_close(swept.x, alone, rtol=1e-3, atol=1e-3)
+    # The points differ from each other.
+    first, second = swept.x.split(small_observation.victims)[:2]
     assert not torch.allclose(first, second, atol=1e-2)
 
 
 @EACH
-def test_granted_labels_and_restarts(name: str, light: Observation, victims: tuple[Tensor, Tensor]) -> None:
+def test_a_sweep_with_granted_labels_and_restarts(
+    name: str, small_observation: Observation, victims: tuple[Tensor, Tensor]
+) -> None:
     attack, points = replace(short(name), restarts=2), grid(name)
-    granted, threat = replace(light, labels=victims[1]), replace(ALL, labels=True)
+    granted, threat = replace(small_observation, labels=victims[1]), replace(ALL, labels=True)
     alone = [replace(attack, **point).reconstruct(granted, threat=threat) for point in points]
-    found = Sweep(attack, points).reconstruct(granted, threat=threat)
-    assert torch.equal(found.labels, victims[1].repeat(len(points), 1))
-    torch.testing.assert_close(found.x, torch.cat([r.x for r in alone]), rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(found.objective, torch.cat([r.objective for r in alone]), rtol=1e-3, atol=1e-3)
+    swept = Sweep(attack, points).reconstruct(granted, threat=threat)
+    assert torch.equal(swept.labels, victims[1].repeat(len(points), 1))
+    torch.testing.assert_close(swept.x, torch.cat([r.x for r in alone]), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(swept.objective, torch.cat([r.objective for r in alone]), rtol=1e-3, atol=1e-3)
 
 
-def test_chunks_may_cut_through_a_point(light: Observation) -> None:
+def test_a_chunk_may_span_two_points(small_observation: Observation) -> None:
     sweep = Sweep(short("inverting"), grid("inverting"))
-    whole, parts = (sweep.reconstruct(light, chunk=chunk).x for chunk in (9, 2))
-    torch.testing.assert_close(whole, parts, rtol=1e-3, atol=1e-3)
+    one_chunk, many_chunks = (sweep.reconstruct(small_observation, chunk=chunk).x for chunk in (9, 2))
+    torch.testing.assert_close(one_chunk, many_chunks, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["inverting", "idlg"])
-def test_goes_on_after_a_kill(
-    name: str, light: Observation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_interrupted_sweep_resumes_with_the_same_result(
+    name: str, small_observation: Observation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matching, "_BLOCK", 2)
-    monkeypatch.setattr(checkpoint, "_SAVE", 0.0)
+    monkeypatch.setattr(gradient_matching, "_ITERATIONS_PER_BLOCK", 2)
+    monkeypatch.setattr(checkpoint, "_SECONDS_BETWEEN_SAVES", 0.0)
     sweep, state = Sweep(short(name), grid(name)), tmp_path / "state.safetensors"
-    whole = sweep.reconstruct(light, chunk=4)
+    uninterrupted = sweep.reconstruct(small_observation, chunk=4)
     calls = 0
 
-    def kill(done: int, of: int) -> None:
+    def interrupt(done: int, total: int) -> None:
         nonlocal calls
         calls += 1
         if calls == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sweep.reconstruct(light, chunk=4, resume=state, on_progress=kill)
-    rest = sweep.reconstruct(light, chunk=4, resume=state, on_progress=kill)
-    assert torch.equal(rest.x, whole.x)
+        sweep.reconstruct(small_observation, chunk=4, resume=state, on_progress=interrupt)
+    resumed = sweep.reconstruct(small_observation, chunk=4, resume=state, on_progress=interrupt)
+    assert torch.equal(resumed.x, uninterrupted.x)
     other = Sweep(short(name), [*grid(name)[:-1], {"lr": 0.5}])
     with pytest.raises(DataError, match="differs in points; nothing was overwritten"):
-        other.reconstruct(light, chunk=4, resume=state)
+        other.reconstruct(small_observation, chunk=4, resume=state)
 
 
 @pytest.mark.parametrize(
@@ -105,30 +109,38 @@ def test_goes_on_after_a_kill(
         (QUICK["inverting"], ("total_variation", "lr")),
         (GradInversion(), ("total_variation", "lr")),
         (QUICK["idlg"], ("lr",)),
-        (GGL(generator=PAINTER), ("lr",)),
+        (GGL(generator=GENERATOR), ("lr",)),
     ],
 )
-def test_what_can_be_tuned(attack: Attack, settings: tuple[str, ...]) -> None:
+def test_tunable_settings(attack: Attack, settings: tuple[str, ...]) -> None:
     assert tunable(attack) == settings
 
 
 @pytest.mark.parametrize(
-    ("name", "points", "told"),
+    ("name", "points", "message"),
     [
-        ("inverting", [], "points: none, expected one or more"),
-        ("inverting", [{"iterations": 5}], "points: iterations of inverting, expected total_variation or lr"),
-        ("idlg", [{"total_variation": 1.0}], "points: total_variation of idlg, expected lr"),
+        ("inverting", [], r"points = \[\]: expected one or more"),
+        (
+            "inverting",
+            [{"iterations": 5}],
+            "points = 'iterations': expected settings among total_variation, lr of inverting",
+        ),
+        (
+            "idlg",
+            [{"total_variation": 1.0}],
+            "points = 'total_variation': expected settings among lr of idlg",
+        ),
         ("inverting", [{"lr": -1.0}], r"lr = -1.0: expected a number in \(0, ∞\)"),
-        ("inverting", [{"total_variation": "a"}], "total variation = 'a': expected a number"),
+        ("inverting", [{"total_variation": "a"}], "total_variation = 'a': expected a number"),
     ],
 )
-def test_wrong_points(name: str, points: list[Mapping[str, float]], told: str) -> None:
-    with pytest.raises((SettingError, DataError), match=told):
+def test_wrong_points_raise(name: str, points: list[Mapping[str, float]], message: str) -> None:
+    with pytest.raises((SettingError, DataError), match=message):
         Sweep(short(name), points)
 
 
-def test_a_step_of_each_victim_has_its_own_length() -> None:
-    """A first step of L-BFGS goes along the slope, as far as it is told."""
+def test_each_victim_has_its_own_learning_rate() -> None:
+    """The first step of L-BFGS is the learning rate times the gradient."""
 
     def plane(x: Tensor) -> tuple[Tensor, Tensor]:
         return x.sum(1), torch.ones_like(x)

@@ -1,4 +1,4 @@
-"""The evaluation network: its size, the images that it takes and refuses, its file, its quick copy."""
+"""The evaluation network: size, valid and invalid images, weight files, the bfloat16 copy."""
 
 import copy
 import re
@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from refiner.data import load_sample
-from refiner.defenses.refine.privacy import _quick
+from refiner.defenses.refine.privacy import _bfloat16_copy
 from refiner.errors import DataError, SettingError
-from refiner.evaluation import EvaluationNetwork, mix
+from refiner.evaluation import EvaluationNetwork, mix_with_noise
 from refiner.evaluation.network import BUNDLED
 
 
@@ -23,11 +23,11 @@ def images() -> Tensor:
     return load_sample().images[:10]
 
 
-def test_the_size_of_the_paper() -> None:
+def test_the_number_of_parameters() -> None:
     assert sum(p.numel() for p in EvaluationNetwork().parameters()) == 1_479_425
 
 
-def test_the_bundled_weights_are_small_and_fixed() -> None:
+def test_the_bundled_weights_are_small_and_frozen() -> None:
     assert BUNDLED.stat().st_size <= 3.2e6
     network = EvaluationNetwork.bundled()
     assert network is EvaluationNetwork.bundled("cpu")
@@ -38,7 +38,7 @@ def test_the_bundled_weights_are_small_and_fixed() -> None:
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("size", [(28, 28), (33, 57), (64, 64), (224, 224), (28, 224)])
-def test_every_size_and_both_channels(size: tuple[int, int], channels: int, images: Tensor) -> None:
+def test_all_sizes_and_channels_are_scored(size: tuple[int, int], channels: int, images: Tensor) -> None:
     network = EvaluationNetwork.bundled()
     clean = F.interpolate(images[:2], size, mode="bilinear", antialias=True).clamp(0, 1)
     noise = torch.rand(2, channels, *size)
@@ -50,17 +50,19 @@ def test_every_size_and_both_channels(size: tuple[int, int], channels: int, imag
     assert high.min() > 0.9
 
 
-def test_grey_is_three_equal_channels(images: Tensor) -> None:
+def test_grey_images_are_repeated_to_three_channels(images: Tensor) -> None:
     grey = images.mean(1, keepdim=True)
     network = EvaluationNetwork.bundled()
     assert torch.equal(network(grey), network(grey.expand(-1, 3, -1, -1)))
 
 
 @pytest.mark.parametrize("axes", [(), (1,), (6,), (2, 3), (1, 2, 3)])
-def test_leading_axes_stay(axes: tuple[int, ...], images: Tensor) -> None:
+def test_leading_axes_are_preserved(axes: tuple[int, ...], images: Tensor) -> None:
     network = EvaluationNetwork.bundled()
     count = torch.Size(axes).numel()
-    mixed = mix(images[:count], torch.linspace(0.1, 0.9, count)[:, None, None, None], torch.Generator())
+    mixed = mix_with_noise(
+        images[:count], torch.linspace(0.1, 0.9, count)[:, None, None, None], torch.Generator()
+    )
     found = network(mixed.view(*axes, 3, 32, 32))
     assert found.shape == axes
     torch.testing.assert_close(found.flatten(), torch.stack([network(one[None])[0] for one in mixed]))
@@ -73,7 +75,7 @@ def test_scores_do_not_depend_on_the_batch(images: Tensor) -> None:
     assert not whole.requires_grad
 
 
-def test_it_can_be_differentiated_in_the_image(images: Tensor) -> None:
+def test_the_network_is_differentiable_in_the_image(images: Tensor) -> None:
     point = images[:2].clone().requires_grad_()
     (slope,) = torch.autograd.grad(EvaluationNetwork.bundled()(point).sum(), point)
     assert slope.isfinite().all() and slope.abs().max() > 0
@@ -82,29 +84,30 @@ def test_it_can_be_differentiated_in_the_image(images: Tensor) -> None:
 @pytest.mark.parametrize(
     "shape", [(3, 27, 32), (3, 32, 225), (2, 32, 32), (4, 32, 32), (0, 32, 32), (3, 0, 32), (32, 32), (5,)]
 )
-def test_other_images_are_refused(shape: tuple[int, ...]) -> None:
+def test_images_of_another_shape_raise(shape: tuple[int, ...]) -> None:
     with pytest.raises(DataError) as caught:
-        EvaluationNetwork.check(shape)
+        EvaluationNetwork.check_shape(shape)
     assert str(caught.value) == (
-        f"image shape = {shape}: the evaluation network takes 1 or 3 channels and 28 to 224 pixels a side"
+        f"image shape = {shape}: expected 1 or 3 channels and 28 to 224 pixels per side "
+        "for the evaluation network"
     )
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 27, 32), (2, 2, 32, 32)])
-def test_score_refuses_them_too(shape: tuple[int, ...]) -> None:
+def test_score_raises_for_images_of_another_shape(shape: tuple[int, ...]) -> None:
     with pytest.raises(DataError, match=re.escape(f"image shape = {shape[1:]}: ")):
         EvaluationNetwork.bundled().score(torch.zeros(shape))
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (0, 3, 32, 32), (1, 2, 3, 32, 32)])
-def test_score_takes_one_batch(shape: tuple[int, ...]) -> None:
+def test_score_needs_a_batch_axis(shape: tuple[int, ...]) -> None:
     with pytest.raises(DataError) as caught:
         EvaluationNetwork.bundled().score(torch.zeros(shape))
     assert str(caught.value) == f"images of shape {list(shape)}: expected [N, C, H, W] with N ≥ 1"
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_saved_and_loaded(half: bool, tmp_path: Path, images: Tensor) -> None:
+def test_weights_are_saved_and_loaded(half: bool, tmp_path: Path, images: Tensor) -> None:
     network, path = EvaluationNetwork(), tmp_path / "weights"
     network.save(path, half=half)
     back = EvaluationNetwork.load(path)
@@ -119,7 +122,7 @@ def test_saved_and_loaded(half: bool, tmp_path: Path, images: Tensor) -> None:
     assert all(p.dtype == torch.float32 and p.requires_grad for p in network.parameters())
 
 
-def test_channels_last_weights_are_saved_as_they_are(tmp_path: Path) -> None:
+def test_channels_last_weights_are_saved(tmp_path: Path) -> None:
     network = EvaluationNetwork().to(memory_format=torch.channels_last)
     network.save(tmp_path / "weights")
     assert torch.equal(EvaluationNetwork.load(tmp_path / "weights").conv2.weight, network.conv2.weight)
@@ -143,7 +146,7 @@ def bad_files(path: Path) -> dict[str, bytes]:
     return found
 
 
-def test_a_bad_file_is_one_line(tmp_path: Path) -> None:
+def test_a_bad_file_raises_one_line(tmp_path: Path) -> None:
     path = tmp_path / "weights"
     for kind, content in bad_files(path).items():
         path.write_bytes(content)
@@ -155,54 +158,53 @@ def test_a_bad_file_is_one_line(tmp_path: Path) -> None:
         EvaluationNetwork.load(tmp_path / "absent")
 
 
-def in_bfloat16(quick: EvaluationNetwork, images: Tensor) -> Tensor:
-    """What the quick copy computes, with each sum in float32: a CPU without bfloat16 takes ages for it."""
+def in_bfloat16(bfloat16_copy: EvaluationNetwork, images: Tensor) -> Tensor:
+    """The bfloat16 copy with sums in float32, which is faster on a CPU without bfloat16."""
     hidden = images.to(torch.bfloat16)
-    for layer in (quick.conv1, quick.conv2, quick.conv3):
+    for layer in (bfloat16_copy.conv1, bfloat16_copy.conv2, bfloat16_copy.conv3):
         assert layer.weight.dtype == torch.bfloat16 and layer.bias is not None
         out = F.conv2d(hidden.float(), layer.weight.float(), layer.bias.float(), stride=2, padding=1)
         hidden = torch.relu(out.to(torch.bfloat16))
-    return torch.sigmoid(quick.linear(hidden.float().mean((2, 3))))[:, 0]
+    return torch.sigmoid(bfloat16_copy.linear(hidden.float().mean((2, 3))))[:, 0]
 
 
-def test_the_quick_copy_is_near(images: Tensor) -> None:
-    """The search on a GPU has its convolutions in bfloat16, and D must not notice."""
+def test_the_bfloat16_copy_has_nearly_the_same_scores(images: Tensor) -> None:
     network = EvaluationNetwork.bundled()
-    before = copy.deepcopy(network.state_dict())
-    quick = _quick(network)
+    weights = copy.deepcopy(network.state_dict())
+    bfloat16_copy = _bfloat16_copy(network)
     ratios = torch.linspace(0, 1, 11).repeat_interleave(len(images))[:, None, None, None]
-    mixed = mix(images.repeat(11, 1, 1, 1), ratios, torch.Generator().manual_seed(0))
-    exact, near = network(mixed), in_bfloat16(quick, mixed)
-    assert 0 < float((near - exact).abs().max()) <= 0.01
-    some = slice(0, None, 60)
-    moved = quick(mixed[some].to(torch.bfloat16, memory_format=torch.channels_last))
-    assert moved.dtype == torch.float32
-    torch.testing.assert_close(moved, near[some], rtol=0, atol=1e-3)
-    assert float((moved - exact[some]).abs().max()) <= 0.01
-    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
+    mixed = mix_with_noise(images.repeat(11, 1, 1, 1), ratios, torch.Generator().manual_seed(0))
+    exact, rounded = network(mixed), in_bfloat16(bfloat16_copy, mixed)
+    assert 0 < float((rounded - exact).abs().max()) <= 0.01
+    rows = slice(0, None, 60)
+    scores = bfloat16_copy(mixed[rows].to(torch.bfloat16, memory_format=torch.channels_last))
+    assert scores.dtype == torch.float32
+    torch.testing.assert_close(scores, rounded[rows], rtol=0, atol=1e-3)
+    assert float((scores - exact[rows]).abs().max()) <= 0.01
+    assert all(torch.equal(value, weights[name]) for name, value in network.state_dict().items())
 
 
-PICTURE = torch.rand(2, 3, 32, 32)
+IMAGES = torch.rand(2, 3, 32, 32)
 WRONG: list[tuple[object, str]] = [
     ([[0.5]], "images = list: expected uint8 or floating-point images [N, C, H, W]"),
     (None, "images = NoneType: expected uint8 or floating-point images [N, C, H, W]"),
     (
-        PICTURE.long(),
+        IMAGES.long(),
         "images = torch.int64 [2, 3, 32, 32]: expected uint8 or floating-point images [N, C, H, W]",
     ),
     (
-        PICTURE.to_sparse(),
+        IMAGES.to_sparse(),
         "images = torch.sparse_coo torch.float32 [2, 3, 32, 32]: "
         "expected uint8 or floating-point images [N, C, H, W]",
     ),
-    (PICTURE.byte(), "images of torch.uint8: expected torch.float32 in 0..1, as the network's weights are"),
+    (IMAGES.byte(), "images of torch.uint8: expected torch.float32 in 0..1, like the network's weights"),
     (
-        PICTURE.double(),
-        "images of torch.float64: expected torch.float32 in 0..1, as the network's weights are",
+        IMAGES.double(),
+        "images of torch.float64: expected torch.float32 in 0..1, like the network's weights",
     ),
-    (PICTURE.to("meta"), "images on meta: expected the network's device, cpu"),
-    (PICTURE / 0, "images: hold NaN or infinity"),
-    (torch.where(PICTURE > 0.5, torch.nan, PICTURE), "images: hold NaN or infinity"),
+    (IMAGES.to("meta"), "images on meta: expected the network's device, cpu"),
+    (IMAGES / 0, "images: contain NaN or infinity"),
+    (torch.where(IMAGES > 0.5, torch.nan, IMAGES), "images: contain NaN or infinity"),
     (torch.arange(256.0).repeat(12).view(1, 3, 32, 32), "images: values in [0, 255], expected [0, 1]"),
     (
         (-1 - torch.arange(256.0)).repeat(12).view(1, 3, 32, 32),
@@ -212,34 +214,34 @@ WRONG: list[tuple[object, str]] = [
 
 
 @pytest.mark.parametrize(("images", "message"), WRONG)
-def test_what_is_no_image_has_no_score(images: Any, message: str) -> None:
+def test_invalid_images_raise(images: Any, message: str) -> None:
     with pytest.raises(DataError) as caught:
         EvaluationNetwork.bundled().score(images)
     assert str(caught.value) == message
 
 
-def test_images_that_were_not_clamped_have_a_score() -> None:
-    """Refined ones are not, and overstep their range by several times it."""
-    assert EvaluationNetwork.bundled().score(8 * PICTURE - 4).shape == (2,)
+def test_unclamped_images_are_scored() -> None:
+    """Refined images exceed their range by several times."""
+    assert EvaluationNetwork.bundled().score(8 * IMAGES - 4).shape == (2,)
 
 
 @pytest.mark.parametrize("batch", [0, -1, 1.5, True, None])
-def test_a_wrong_batch_is_one_line(batch: Any) -> None:
+def test_a_wrong_batch_raises_one_line(batch: Any) -> None:
     with pytest.raises(SettingError) as caught:
-        EvaluationNetwork.bundled().score(PICTURE, batch=batch)
+        EvaluationNetwork.bundled().score(IMAGES, batch=batch)
     assert str(caught.value) == f"batch = {batch!r}: expected an integer ≥ 1"
 
 
 @pytest.mark.parametrize(
     "device",
     [
-        pytest.param("cuda", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="it is there")),
+        pytest.param("cuda", marks=pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is available")),
         "cuda:99",
         "nowhere",
         7.5,
     ],
 )
-def test_a_device_that_is_not_there(device: Any) -> None:
+def test_an_unavailable_device_raises(device: Any) -> None:
     with pytest.raises(DataError) as caught:
         EvaluationNetwork.bundled(device)
     assert re.fullmatch(rf"device = {device!r}: not available here \(.+\)", str(caught.value))

@@ -1,4 +1,4 @@
-"""LPIPS: the published examples, a plain reference with the unrounded weights, sizes, features, the file."""
+"""LPIPS: published examples, a plain reference with unrounded weights, sizes, features, weight files."""
 
 import re
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from refiner.errors import DataError, SettingError
 from refiner.metrics import features, lpips
 from refiner.metrics.perceptual import BUNDLED, PerceptualNetwork
 
-PICTURES = load_sample().images[:12]
+IMAGES = load_sample().images[:12]
 
 
 def noisy(images: Tensor, deviation: float, seed: int = 0) -> Tensor:
@@ -27,7 +27,9 @@ def noisy(images: Tensor, deviation: float, seed: int = 0) -> Tensor:
 
 
 @pytest.mark.parametrize(("name", "expected"), [("p0", 0.722), ("p1", 0.138)])
-def test_the_published_examples(data_dir: Callable[[str], Path], name: str, expected: float) -> None:
+def test_the_published_examples_are_reproduced(
+    data_dir: Callable[[str], Path], name: str, expected: float
+) -> None:
     folder = data_dir("lpips_ex_ref.png")
     pair = [load_image(folder / f"lpips_ex_{which}.png")[None] for which in (name, "ref")]
     assert lpips(*pair).item() == pytest.approx(expected, abs=0.001)
@@ -61,9 +63,9 @@ def reference(arrays: dict[str, np.ndarray], a: Tensor, b: Tensor) -> Tensor:
     total = torch.zeros(len(a))
     one, two = ((2 * images - 1 - shift) / scale for images in (a, b))
     head = 0
-    for place, layer in enumerate(trunk):
+    for index, layer in enumerate(trunk):
         one, two = layer(one), layer(two)
-        if place in (1, 4, 7, 9, 11):
+        if index in (1, 4, 7, 9, 11):
             first, second = (h / ((h**2).sum(1, keepdim=True).sqrt() + 1e-10) for h in (one, two))
             weights = torch.from_numpy(arrays[f"lin{head}.model.1.weight"])
             total += F.conv2d((first - second) ** 2, weights).mean((1, 2, 3))
@@ -74,36 +76,36 @@ def reference(arrays: dict[str, np.ndarray], a: Tensor, b: Tensor) -> Tensor:
 def bundled_arrays() -> dict[str, np.ndarray]:
     """The bundled weights under their published names."""
     weights = PerceptualNetwork.bundled().state_dict()
-    found = {}
-    for number, place in enumerate((0, 3, 6, 8, 10)):
+    arrays = {}
+    for number, index in enumerate((0, 3, 6, 8, 10)):
         for kind in ("weight", "bias"):
-            found[f"features.{place}.{kind}"] = weights[f"conv{number + 1}.{kind}"].numpy()
-        found[f"lin{number}.model.1.weight"] = weights[f"head{number + 1}"].numpy()[None, :, None, None]
-    return found
+            arrays[f"features.{index}.{kind}"] = weights[f"conv{number + 1}.{kind}"].numpy()
+        arrays[f"lin{number}.model.1.weight"] = weights[f"head{number + 1}"].numpy()[None, :, None, None]
+    return arrays
 
 
 def compared(arrays: dict[str, np.ndarray], size: int) -> tuple[Tensor, Tensor]:
     """Ours and the reference, on noisy and on unrelated images."""
-    reconstructed = torch.cat([noisy(PICTURES[:6], 0.1), PICTURES[:6]])
-    original = torch.cat([PICTURES[:6], PICTURES[6:]])
+    reconstructed = torch.cat([noisy(IMAGES[:6], 0.1), IMAGES[:6]])
+    original = torch.cat([IMAGES[:6], IMAGES[6:]])
     a, b = (F.interpolate(p, (size, size), mode="bilinear") for p in (reconstructed, original))
     return lpips(a, b), reference(arrays, a, b)
 
 
 @pytest.mark.parametrize("size", [31, 32, 64])
-def test_a_plain_reference(size: int) -> None:
+def test_scores_match_a_plain_reference(size: int) -> None:
     torch.testing.assert_close(*compared(bundled_arrays(), size), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [32, 64])
-def test_half_precision_costs_little(data_dir: Callable[[str], Path], size: int) -> None:
+def test_half_precision_weights_change_little(data_dir: Callable[[str], Path], size: int) -> None:
     with np.load(data_dir("lpips_alexnet_fp32.npz") / "lpips_alexnet_fp32.npz", allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     assert arrays.keys() == bundled_arrays().keys()
     torch.testing.assert_close(*compared(arrays, size), rtol=2e-3, atol=2e-4)
 
 
-def test_the_bundled_weights_are_small_and_fixed() -> None:
+def test_the_bundled_weights_are_small_and_frozen() -> None:
     assert BUNDLED.stat().st_size <= 5e6
     assert BUNDLED.with_suffix(".LICENSE").is_file()
     network = PerceptualNetwork.bundled()
@@ -111,44 +113,43 @@ def test_the_bundled_weights_are_small_and_fixed() -> None:
     assert not network.training
     assert sum(p.numel() for p in network.parameters()) == 2_470_848
     assert all(not p.requires_grad and p.dtype == torch.float32 for p in network.parameters())
-    # Its square root is taken.
+    # Their square root is taken.
     assert all((p >= 0).all() for name, p in network.named_parameters() if name.startswith("head"))
 
 
 @pytest.mark.parametrize("size", [(32, 32), (28, 28), (31, 64), (64, 48)])
-def test_features_are_such_that_squared_distance_is_lpips(size: tuple[int, int]) -> None:
-    a, b = (F.interpolate(p, size, mode="bilinear") for p in (noisy(PICTURES, 0.1), PICTURES))
+def test_the_squared_distance_of_features_is_lpips(size: tuple[int, int]) -> None:
+    a, b = (F.interpolate(p, size, mode="bilinear") for p in (noisy(IMAGES, 0.1), IMAGES))
     distance = (features(a) - features(b)).square().sum(1)
     torch.testing.assert_close(lpips(a, b), distance)
     assert (distance > 0).all()
 
 
-def test_a_small_image_is_enlarged() -> None:
-    """28×28 is what it is at 32×32; from 31 on an image is taken as it is."""
-    a, b = (F.interpolate(p, (28, 35), mode="bilinear") for p in (noisy(PICTURES, 0.1), PICTURES))
+def test_images_below_31_pixels_are_enlarged_to_32() -> None:
+    a, b = (F.interpolate(p, (28, 35), mode="bilinear") for p in (noisy(IMAGES, 0.1), IMAGES))
     larger = [F.interpolate(p, (32, 40), mode="bilinear") for p in (a, b)]
     torch.testing.assert_close(lpips(a, b), lpips(*larger))
-    assert features(PICTURES[..., :31, :31]).shape == (12, 5760)
+    assert features(IMAGES[..., :31, :31]).shape == (12, 5760)
 
 
-def test_grey_is_three_equal_channels() -> None:
-    a, b = (p.mean(1, keepdim=True) for p in (noisy(PICTURES, 0.1), PICTURES))
+def test_grey_images_are_repeated_to_three_channels() -> None:
+    a, b = (p.mean(1, keepdim=True) for p in (noisy(IMAGES, 0.1), IMAGES))
     torch.testing.assert_close(lpips(a, b), lpips(a.expand(-1, 3, -1, -1), b.expand(-1, 3, -1, -1)))
 
 
 @pytest.mark.parametrize("shape", [(2, 32, 32), (4, 32, 32), (3, 15, 32), (3, 32, 15)])
-def test_other_images_are_refused(shape: tuple[int, ...]) -> None:
+def test_images_of_another_size_raise(shape: tuple[int, ...]) -> None:
     images = torch.zeros(1, *shape)
     for call in (lambda: lpips(images, images), lambda: features(images)):
         with pytest.raises(DataError) as caught:
             call()
         assert str(caught.value) == (
-            f"image shape = {shape}: LPIPS takes 1 or 3 channels and 16 or more pixels a side"
+            f"image shape = {shape}: expected 1 or 3 channels and at least 16 pixels per side for LPIPS"
         )
 
 
 def test_scores_do_not_depend_on_the_chunk() -> None:
-    a, b = noisy(PICTURES, 0.1), PICTURES
+    a, b = noisy(IMAGES, 0.1), IMAGES
     torch.testing.assert_close(lpips(a, b, chunk=5), lpips(a, b))
     torch.testing.assert_close(features(a, chunk=5), features(a))
     for call in (lambda: lpips(a, b, chunk=0), lambda: features(a, chunk=0)):
@@ -157,29 +158,28 @@ def test_scores_do_not_depend_on_the_chunk() -> None:
 
 
 def test_scores_are_float32_without_a_graph() -> None:
-    found = lpips(PICTURES.double().requires_grad_(), noisy(PICTURES, 0.1))
-    assert found.dtype == torch.float32 and not found.requires_grad
+    scores = lpips(IMAGES.double().requires_grad_(), noisy(IMAGES, 0.1))
+    assert scores.dtype == torch.float32 and not scores.requires_grad
 
 
 @settings(max_examples=10)
 @given(st.integers(0, 2**31), st.floats(0.02, 0.2), st.floats(2, 4))
-def test_copies_swaps_and_more_noise(seed: int, deviation: float, factor: float) -> None:
-    original = PICTURES[:4]
+def test_lpips_is_symmetric_and_grows_with_noise(seed: int, deviation: float, factor: float) -> None:
+    original = IMAGES[:4]
     less, more = (noisy(original, d, seed) for d in (deviation, deviation * factor))
     assert torch.equal(lpips(original, original), torch.zeros(4))
     torch.testing.assert_close(lpips(less, original), lpips(original, less))
     assert lpips(less, original).mean() < lpips(more, original).mean()
 
 
-def test_positions_without_any_signal_are_no_nan() -> None:
-    """Where no channel fires there is no direction to bring to length 1."""
-    silent = PerceptualNetwork().requires_grad_(False)
-    for weights in silent.parameters():
+def test_positions_with_zero_features_are_not_nan() -> None:
+    network = PerceptualNetwork().requires_grad_(False)
+    for weights in network.parameters():
         weights.zero_()
-    assert torch.equal(silent(PICTURES[:2]), torch.zeros(2, 5760))
+    assert torch.equal(network(IMAGES[:2]), torch.zeros(2, 5760))
 
 
-def test_a_bad_file_is_one_line(tmp_path: Path) -> None:
+def test_a_bad_file_raises_one_line(tmp_path: Path) -> None:
     path = tmp_path / "weights"
     weights = PerceptualNetwork.bundled().state_dict()
     save_file({name: w for name, w in weights.items() if name != "head3"}, path)

@@ -1,4 +1,4 @@
-"""The paper's four thresholds, and what is refused."""
+"""The paper's four thresholds, and values out of range."""
 
 from dataclasses import FrozenInstanceError
 
@@ -8,22 +8,21 @@ from refiner.errors import SettingError
 from refiner.metrics import Thresholds
 
 
-def test_the_papers_four() -> None:
-    found = Thresholds()
-    assert (found.psnr, found.ssim, found.lpips, found.noise) == (15.0, 0.5, 0.05, 0.4)
+def test_the_defaults_are_the_papers() -> None:
+    thresholds = Thresholds()
+    assert (thresholds.psnr, thresholds.ssim, thresholds.lpips, thresholds.noise) == (15.0, 0.5, 0.05, 0.4)
     with pytest.raises(FrozenInstanceError):
-        found.psnr = 20.0  # type: ignore[misc]
+        thresholds.psnr = 20.0  # type: ignore[misc]
 
 
-def test_each_alone() -> None:
-    """At the threshold itself something is visible."""
+def test_a_score_at_its_threshold_is_visible() -> None:
     at = {"psnr": 15.0, "ssim": 0.5, "lpips": 0.05, "noise": 0.4}
     hidden = {"psnr": 14.9, "ssim": 0.49, "lpips": 0.051, "noise": 0.41}
     assert all(Thresholds().visible(**at).values())
     assert not any(Thresholds().visible(**hidden).values())
     for name, value in at.items():
-        found = Thresholds().visible(**(hidden | {name: value}))
-        assert [n for n, seen in found.items() if seen] == [name]
+        thresholds = Thresholds().visible(**(hidden | {name: value}))
+        assert [n for n, visible in thresholds.items() if visible] == [name]
 
 
 @pytest.mark.parametrize(
@@ -38,6 +37,6 @@ def test_each_alone() -> None:
         ("identified", 0.1, r"identified = 0.1: expected a number in \(0, suspicious = 0.05\]"),
     ],
 )
-def test_wrong_values_are_one_line(field: str, value: object, message: str) -> None:
+def test_values_out_of_range_raise_one_line(field: str, value: object, message: str) -> None:
     with pytest.raises(SettingError, match=f"^{message}$"):
         Thresholds(**{field: value})  # type: ignore[arg-type]

@@ -1,15 +1,24 @@
-"""Attacks that rebuild a client's batch from what it uploads."""
+"""Attacks that reconstruct a client's batch from its upload.
 
-from refiner.attacks.base import Attack, Reconstruction
+To use one: `make_attack` or its class, then `Attack.reconstruct`. To write one: see `Attack`, and
+`MatchingAttack` for an attack that minimises a distance between gradients.
+"""
+
+from refiner.attacks.base import Attack, Reconstruction, RunOptions
+from refiner.attacks.distance import Distance
 from refiner.attacks.dlg import DLG
 from refiner.attacks.ggl import GGL
+from refiner.attacks.gradient_matching import GradientMatching
 from refiner.attacks.gradinversion import GradInversion
 from refiner.attacks.idlg import IDLG
 from refiner.attacks.inverting import InvertingGradients
 from refiner.attacks.label_inference import infer_labels
+from refiner.attacks.matching_attack import MatchingAttack
 from refiner.attacks.observation import Observation
+from refiner.attacks.parametrisation import Latent, Parametrisation, Pixels
+from refiner.attacks.priors import Guess, Prior, TotalVariation
 from refiner.attacks.sweep import Sweep, tunable
-from refiner.attacks.threat_model import ThreatModel
+from refiner.attacks.threat_model import Capability, ThreatModel
 from refiner.registry import Registry, check_settings_class, make_by_name
 
 ATTACKS: Registry[Attack] = Registry(
@@ -26,7 +35,7 @@ ATTACKS: Registry[Attack] = Registry(
     },
     check=check_settings_class(Attack),
 )
-"""Every attack by name; `inverting-paper` and its like have the settings of the paper's attack table."""
+"""Every attack by name. Those that end in `-paper` have the settings of the Refiner paper's attack table."""
 
 __all__ = [
     "ATTACKS",
@@ -34,12 +43,23 @@ __all__ = [
     "GGL",
     "IDLG",
     "Attack",
+    "Capability",
+    "Distance",
     "GradInversion",
+    "GradientMatching",
+    "Guess",
     "InvertingGradients",
+    "Latent",
+    "MatchingAttack",
     "Observation",
+    "Parametrisation",
+    "Pixels",
+    "Prior",
     "Reconstruction",
+    "RunOptions",
     "Sweep",
     "ThreatModel",
+    "TotalVariation",
     "infer_labels",
     "make_attack",
     "tunable",
@@ -47,7 +67,18 @@ __all__ = [
 
 
 def make_attack(text: str, **settings: object) -> Attack:
-    """An attack by its name, one of `ATTACKS`, with settings: `NAME` or `NAME:setting=value,…`.
+    """Return an attack by its name and settings.
+
+    Args:
+        text: `NAME` or `NAME:setting=value,…`, with a name of `ATTACKS`.
+        settings: Further settings; those in `text` take precedence.
+
+    Returns:
+        The attack.
+
+    Raises:
+        DataError: The attack or a setting is unknown.
+        SettingError: A setting is out of its range.
 
     >>> make_attack("inverting:total_variation=1,signed=false", iterations=10).settings()["iterations"]
     10

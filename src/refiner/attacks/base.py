@@ -1,4 +1,4 @@
-"""What every attack is: settings, and one way in that takes no more than is granted."""
+"""The base class of every attack, its result, and the options of one run."""
 
 import os
 from abc import ABC, abstractmethod
@@ -10,37 +10,38 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from refiner import checks
-from refiner.attacks.observation import Observation, check_together
-from refiner.attacks.threat import Grant, ThreatModel
-from refiner.core.determinism import repeatable
+from refiner.attacks.observation import Observation, check_same_victims
+from refiner.attacks.threat_model import Capability, ThreatModel
+from refiner.core.determinism import deterministic_algorithms
 from refiner.core.task import Task
 from refiner.errors import DataError, ThreatModelError
 
 Progress = Callable[[int, int], None]
-"""Called now and then with the victim-iterations done and their total."""
+"""Called from time to time with the victim-iterations done and their total."""
 
 
 @dataclass(frozen=True, eq=False)
 class Reconstruction:
-    """What an attack made of an observation."""
+    """The batches that an attack reconstructed, for V victims of B samples each."""
 
     x: Tensor
-    """`[V, B, *input]`"""
+    """The reconstructed inputs, `[V, B, *input]`."""
     labels: Tensor
-    """`[V, B]`, as granted or inferred."""
+    """The labels `[V, B]`, granted or inferred."""
     objective: Tensor
-    """The attacker's own best value, `[V]`: all it has to choose by."""
+    """The lowest value of the attack's objective for each victim, `[V]`; computed without the truth."""
     diverged: Tensor
-    """`[V]`: frozen at its best when its objective ceased to be a number."""
+    """bool `[V]`: the objective became NaN or infinite, and the result is the best point before that."""
     seconds: float
+    """Wall-clock time of the attack."""
 
 
-def state_path(resume: str | os.PathLike[str] | None) -> Path | None:
-    """Where the state is kept, if it is.
+def resume_path(resume: str | os.PathLike[str] | None) -> Path | None:
+    """`resume` as a `Path`, or None if the state is not saved.
 
-    >>> state_path("out/a.safetensors").name
+    >>> resume_path("out/a.safetensors").name
     'a.safetensors'
-    >>> state_path(5)
+    >>> resume_path(5)
     Traceback (most recent call last):
     refiner.errors.SettingError: resume = 5: expected the path of a file or None
     """
@@ -50,15 +51,22 @@ def state_path(resume: str | os.PathLike[str] | None) -> Path | None:
 
 
 @dataclass(frozen=True)
-class Run:
-    """How an attack is run, apart from what it is."""
+class RunOptions:
+    """How an attack is run: everything that is not one of the attack's own settings.
+
+    Args:
+        seed: Seed of the attacker's random draws.
+        chunk: Victims attacked at a time; None takes as many as fit into memory.
+        resume: The file that holds the state of the run, or None.
+        on_progress: Called from time to time with the victim-iterations done and their total.
+        deterministic: Whether a GPU also gives the same bits every time, at some cost in speed.
+    """
 
     seed: int = 0
     chunk: int | None = None
     resume: Path | None = None
     on_progress: Progress = lambda done, total: None
     deterministic: bool = False
-    """Whether a GPU, too, gives the same bits every time, at some cost in speed."""
 
     def __post_init__(self) -> None:
         checks.integer("seed", self.seed, 0)
@@ -69,14 +77,28 @@ class Run:
 
 @dataclass(frozen=True)
 class Attack(ABC):
-    """Rebuilds batches from uploads; subclasses are frozen dataclasses of their settings."""
+    """Reconstructs clients' batches from their uploads.
+
+    A new attack is a frozen dataclass of its settings that derives from this class and
+
+    - sets the class attributes `name` (the name in tables and on the command line), `reference` (its paper:
+      authors, title, venue, year) and, if it uses more than the upload and the model, `needs`;
+    - overrides `run`, which does the work: `reconstruct` calls it with checked arguments;
+    - overrides, where the defaults are wrong, `check` (tasks that the attack can't be run on), `needs_for`
+      (capabilities that depend on the task) and `networks` (networks whose weights affect the result).
+
+    An attack that minimises the distance between gradients derives from `MatchingAttack` instead, which
+    implements `run`. A package makes its attack available by name with an entry point in the group
+    `refiner.attacks`.
+    """
 
     name: ClassVar[str]
-    needs: ClassVar[frozenset[Grant]] = frozenset()
+    reference: ClassVar[str] = ""
+    needs: ClassVar[frozenset[Capability]] = frozenset()
 
     def reconstruct(
         self,
-        seen: Observation | Sequence[Observation],
+        observations: Observation | Sequence[Observation],
         *,
         threat: ThreatModel | None = None,
         seed: int = 0,
@@ -85,45 +107,88 @@ class Attack(ABC):
         on_progress: Progress = lambda done, total: None,
         deterministic: bool = False,
     ) -> Reconstruction:
-        """Rebuild every victim's batch from one upload of it, or from several.
+        """Reconstruct every victim's batch from one upload of it, or from several.
 
-        `chunk` victims are attacked at a time; None takes what fits the memory. With `resume` the state is
-        kept in that file, and a call with the same arguments goes on where the last one stopped. With
-        `deterministic` a GPU, too, gives the same bits every time, at some cost in speed.
+        Args:
+            observations: One upload of each of V victims, or a sequence of uploads of the same victims.
+            threat: What the attacker may use besides the upload and the model; nothing more if None.
+            seed: Seed of the attacker's random draws.
+            chunk: Victims attacked at a time; None takes as many as fit into memory. Changes results by
+                rounding only.
+            resume: A file for the state of the run. A call with the same arguments continues from it.
+            on_progress: Called from time to time with the victim-iterations done and their total.
+            deterministic: Whether a GPU also gives the same bits every time, at some cost in speed.
+
+        Returns:
+            The reconstructed inputs and labels, with the value of the attack's objective for each victim.
+
+        Raises:
+            ThreatModelError: The attack needs, or the observation contains, what `threat` does not grant.
+            DataError: The observations are not of the same victims, or `resume` is the state of another run.
+
+        >>> import torch
+        >>> from refiner import LeNet, NoDefense
+        >>> from refiner.attacks import InvertingGradients
+        >>> x, y = torch.rand(3, 1, 3, 32, 32), torch.tensor([[7], [0], [4]])
+        >>> task = Task(LeNet(), example=x[0])
+        >>> observation = Observation.of(task, NoDefense().protect(task, x, y))
+        >>> InvertingGradients(iterations=2).reconstruct(observation).x.shape
+        torch.Size([3, 1, 3, 32, 32])
         """
-        run = Run(seed, chunk, state_path(resume), on_progress, deterministic)
-        observations = [seen] if isinstance(seen, Observation) else seen
-        if not isinstance(observations, Sequence) or not all(
-            isinstance(o, Observation) for o in observations
-        ):
-            raise DataError(f"seen = {type(seen).__name__}: expected an Observation, or several in a list")
+        options = RunOptions(seed, chunk, resume_path(resume), on_progress, deterministic)
+        uploads = [observations] if isinstance(observations, Observation) else observations
+        if not isinstance(uploads, Sequence) or not all(isinstance(o, Observation) for o in uploads):
+            raise DataError(
+                f"observations = {type(observations).__name__}: expected an Observation or a list of them",
+                field="observations",
+                value=type(observations).__name__,
+                expected="an Observation or a list of them",
+            )
         if threat is not None and not isinstance(threat, ThreatModel):
             raise checks.wrong("threat", threat, "a ThreatModel")
-        check_together(observations)
+        check_same_victims(uploads)
         granted = threat or ThreatModel()
-        granted.check(self.needed(observations[0].task), self.name)
-        if not granted.labels and any(o.labels is not None for o in observations):
-            raise ThreatModelError("the observation holds labels, which this threat model does not grant")
-        if granted.labels and observations[0].labels is None:
-            raise DataError("the threat model grants labels, but the observation holds none")
-        with repeatable(deterministic, observations[0].gradient.device):
-            return self._rebuild(list(observations), granted, run)
+        granted.check(self.needs_for(uploads[0].task), self.name)
+        if not granted.labels and any(o.labels is not None for o in uploads):
+            raise ThreatModelError(
+                "the observation contains labels, which this threat model does not grant",
+                missing=["labels"],
+            )
+        if granted.labels and uploads[0].labels is None:
+            raise DataError(
+                "the threat model grants labels, but the observation contains none",
+                field="labels",
+                expected="the victims' labels in the observation",
+            )
+        with deterministic_algorithms(deterministic, uploads[0].gradient.device):
+            return self.run(list(uploads), granted, options)
 
     def settings(self) -> dict[str, object]:
-        """The settings by name."""
+        """Return the settings by name."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.init}
 
-    @abstractmethod
-    def check(self, task: Task) -> None:
-        """Refuse a task that this attack can't be run on, before anything is run."""
+    def check(self, task: Task) -> None:  # noqa: B027 - overriding it is optional
+        """Raise a `RefinerError` if the attack can't be run on `task`; the default accepts every task."""
 
-    def needed(self, task: Task) -> frozenset[Grant]:
-        """What this attack must be granted for a task."""
+    def needs_for(self, task: Task) -> frozenset[Capability]:
+        """Return the capabilities that the attack needs for `task`; the default is `needs`."""
         return self.needs
 
     def networks(self, task: Task) -> Mapping[str, nn.Module]:
-        """The networks that this attack brings along, by name: its result depends on their weights."""
+        """Return the networks whose weights affect the result, by name; the default is none."""
         return {}
 
     @abstractmethod
-    def _rebuild(self, observations: list[Observation], granted: ThreatModel, run: Run) -> Reconstruction: ...
+    def run(
+        self, observations: list[Observation], threat: ThreatModel, options: RunOptions
+    ) -> Reconstruction:
+        """Reconstruct the batches; to be overridden, and called by `reconstruct` only.
+
+        Args:
+            observations: One or more uploads of the same victims, already checked.
+            threat: The capabilities granted; they include all of `needs_for`.
+            options: Seed, chunk and the like. An attack may ignore what it has no use for.
+
+        Returns:
+            A reconstruction of every victim.
+        """

@@ -1,4 +1,4 @@
-"""How far an attack has come, and its state on disk: refused if it is not whole, or of another attack."""
+"""The state of an attack on disk: rejected if it is damaged or belongs to another attack."""
 
 import hashlib
 import json
@@ -11,136 +11,158 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from refiner.attacks.search import Search
-from refiner.checkpoint import digest
+from refiner.attacks.descent import DescentState
+from refiner.checkpoint import tensors_digest
 from refiner.errors import DataError
-from refiner.files import write_whole
+from refiner.files import write_atomically
 
-_KIND = "refiner-attack-"
-_FORMAT = f"{_KIND}3"
-_RESULTS = ("z", "best", "diverged")
-_KEPT = "nothing was overwritten"
-# Seconds between two states on disk.
-_SAVE = 20.0
+_FORMAT_PREFIX = "refiner-attack-"
+_FORMAT = f"{_FORMAT_PREFIX}4"
+_RESULTS = ("z", "value", "diverged")
+_NOT_OVERWRITTEN = "nothing was overwritten"
+_START_ANEW = f"{_NOT_OVERWRITTEN}. Remove it to start anew"
+_SECONDS_BETWEEN_SAVES = 20.0
 
 
-def fingerprint(*parts: object, tensors: Iterable[Tensor] = ()) -> str:
-    """A checksum of settings, as text, and of tensors.
+def fingerprint(*settings: object, tensors: Iterable[Tensor] = ()) -> str:
+    """Return the SHA-256 of settings, by their `repr`, and of the bytes of tensors.
 
     >>> fingerprint("a", tensors=[torch.zeros(2)]) == fingerprint("b", tensors=[torch.zeros(2)])
     False
     """
-    digest = hashlib.sha256(repr(parts).encode())
+    sha256 = hashlib.sha256(repr(settings).encode())
     for tensor in tensors:
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+        sha256.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return sha256.hexdigest()
 
 
-class Checkpoint:
-    """Finished victims, and the search for those under attack; with a path it outlives a kill.
+class AttackCheckpoint:
+    """Results of finished victims and the state of the present chunk, saved to a file if there is a path.
 
-    >>> held = Checkpoint(None, {}, "cpu", size=8)
-    >>> held.begin, held.iteration, held.search
+    Args:
+        path: The file, or None. An existing one is loaded.
+        fingerprints: One for each thing that the state depends on, by name.
+        device: Where loaded tensors go.
+        chunk: Victims at a time; a run that continues keeps the chunk with which it began.
+
+    Raises:
+        DataError: The file is damaged, or of another attack.
+
+    >>> checkpoint = AttackCheckpoint(None, {}, "cpu", chunk=8)
+    >>> checkpoint.begin, checkpoint.iteration, checkpoint.state
     (0, 0, None)
     """
 
-    def __init__(self, path: Path | None, identity: Mapping[str, str], device: str, size: int) -> None:
+    def __init__(self, path: Path | None, fingerprints: Mapping[str, str], device: str, chunk: int) -> None:
         self.path = path
-        self.identity = identity
-        """What the attack is: the checksum of each of its parts, by name."""
-        self.size = size
-        """Victims at a time; a run that goes on keeps to the size with which it began."""
+        self.fingerprints = fingerprints
+        self.chunk = chunk
         self.begin = 0
         """The first victim that is not finished."""
         self.iteration = 0
-        self.search: Search | None = None
-        self._done: list[tuple[Tensor, ...]] = []
-        self._saved = time.perf_counter()
+        self.state: DescentState | None = None
+        self._finished: list[tuple[Tensor, ...]] = []
+        self._saved_at = time.perf_counter()
         if path is not None and path.exists():
             self._load(path, device)
 
-    def advance(self, iteration: int, search: Search) -> None:
-        """The search goes on."""
-        self.iteration, self.search = iteration, search
-        if time.perf_counter() - self._saved > _SAVE:
-            self.store()
+    def advance(self, iteration: int, state: DescentState) -> None:
+        """Set the state of the present chunk, and save it if the last save is some time ago."""
+        self.iteration, self.state = iteration, state
+        if time.perf_counter() - self._saved_at > _SECONDS_BETWEEN_SAVES:
+            self.save()
 
     def finish(self, until: int, *results: Tensor) -> None:
-        """All victims before `until` are finished."""
-        self.begin, self.iteration, self.search = until, 0, None
-        self._done.append(results)
-        self.store()
+        """Add the results of the present chunk: all victims before `until` are finished."""
+        self.begin, self.iteration, self.state = until, 0, None
+        self._finished.append(results)
+        self.save()
 
     def results(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The finished victims' variables, objectives and whether they diverged."""
-        z, best, diverged = (torch.cat(parts) for parts in zip(*self._done, strict=True))
-        return z, best, diverged
+        """Return the finished victims' variables, objectives, and whether they diverged."""
+        z, value, diverged = (torch.cat(column) for column in zip(*self._finished, strict=True))
+        return z, value, diverged
 
-    def store(self) -> None:
-        """Put the state on disk, if there is a place for it."""
+    def save(self) -> None:
+        """Write everything to the file, if there is a path."""
         if self.path is None:
             return
         tensors: dict[str, Tensor] = {}
-        if self._done:
-            tensors |= {f"done {n}": t for n, t in zip(_RESULTS, self.results(), strict=True)}
-        if self.search is not None:
-            *held, memory = self.search
-            tensors |= {f"search {n}": t for n, t in zip(Search._fields, held, strict=False)}
-            tensors |= {f"memory {i}": t for i, t in enumerate(memory)}
-        about = {"begin": self.begin, "iteration": self.iteration, "size": self.size}
-        told = {"attack": self.identity, "position": about}
-        header = {"format": _FORMAT, **{name: json.dumps(value) for name, value in told.items()}}
-        # Clones: the format refuses tensors that share memory, as a first guess and the best one do.
-        whole = {name: t.cpu().contiguous().clone() for name, t in tensors.items()}
-        write_whole(self.path, save(whole, header | {"sum": digest(whole, header)}))
-        self._saved = time.perf_counter()
+        if self._finished:
+            tensors |= {f"finished {name}": t for name, t in zip(_RESULTS, self.results(), strict=True)}
+        if self.state is not None:
+            *state, optimizer_state = self.state
+            tensors |= {f"state {name}": t for name, t in zip(DescentState._fields, state, strict=False)}
+            tensors |= {f"optimizer {i}": t for i, t in enumerate(optimizer_state)}
+        position = {"begin": self.begin, "iteration": self.iteration, "chunk": self.chunk}
+        header = {
+            "format": _FORMAT,
+            "attack": json.dumps(self.fingerprints),
+            "position": json.dumps(position),
+        }
+        # Clones: safetensors rejects tensors that share memory, as the first and the best point do.
+        tensors = {name: t.cpu().contiguous().clone() for name, t in tensors.items()}
+        write_atomically(self.path, save(tensors, header | {"sum": tensors_digest(tensors, header)}))
+        self._saved_at = time.perf_counter()
 
     def _load(self, path: Path, device: str) -> None:
-        about, tensors = read_state(path)
+        header, tensors = read_attack_state(path)
         try:
             tensors = {name: t.to(device) for name, t in tensors.items()}
-            position = json.loads(about["position"])
-            identity = json.loads(about["attack"])
-            names = dict.fromkeys([*self.identity, *identity])
-            other = [name for name in names if identity.get(name) != self.identity.get(name)]
-            if other:
-                raise DataError(
-                    f"resume = {str(path)!r}: of an attack that differs in {', '.join(other)}; {_KEPT}"
-                )
+            position = json.loads(header["position"])
+            fingerprints = json.loads(header["attack"])
+            either = dict.fromkeys([*self.fingerprints, *fingerprints])
+            different = [n for n in either if fingerprints.get(n) != self.fingerprints.get(n)]
+            if different:
+                names = ", ".join(different)
+                raise _rejected(path, f"of an attack that differs in {names}; {_NOT_OVERWRITTEN}")
             self.begin, self.iteration = int(position["begin"]), int(position["iteration"])
-            self.size = int(position["size"])
+            self.chunk = int(position["chunk"])
             if self.begin:
-                self._done = [tuple(tensors[f"done {name}"] for name in _RESULTS)]
+                self._finished = [tuple(tensors[f"finished {name}"] for name in _RESULTS)]
             if self.iteration:
-                memory = [
-                    tensors[f"memory {i}"] for i in range(sum(n.startswith("memory ") for n in tensors))
-                ]
-                z, best_z, best, diverged = (tensors[f"search {name}"] for name in Search._fields[:-1])
-                self.search = Search(z, best_z, best, diverged, tuple(memory))
+                count = sum(name.startswith("optimizer ") for name in tensors)
+                optimizer_state = tuple(tensors[f"optimizer {i}"] for i in range(count))
+                z, best_z, value, diverged = (tensors[f"state {n}"] for n in DescentState._fields[:-1])
+                self.state = DescentState(z, best_z, value, diverged, optimizer_state)
         except (KeyError, ValueError, AttributeError, TypeError) as error:
             raise error if isinstance(error, DataError) else _unreadable(path) from error
 
 
-def read_state(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """What a state on disk tells of itself, and its tensors; refused if it is not whole."""
+def read_attack_state(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Return the header and the tensors of a state on disk.
+
+    Raises:
+        DataError: The file is damaged, of another version of refiner, or no state of an attack.
+    """
     try:
         with safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
-            if (found := about.get("format", "")) != _FORMAT:
-                another = found.startswith(_KIND)
-                told = "of another version of refiner" if another else "not the state of an attack"
-                raise DataError(f"resume = {str(path)!r}: {told}; {_KEPT}")
+            header = file.metadata() or {}
+            version = header.get("format", "")
+            if version != _FORMAT:
+                problem = (
+                    "of another version of refiner"
+                    if version.startswith(_FORMAT_PREFIX)
+                    else "not the state of an attack"
+                )
+                raise _rejected(path, f"{problem}; {_NOT_OVERWRITTEN}")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise _unreadable(path) from error
-    # Before anything in it is believed.
-    if about.pop("sum", "") != digest(tensors, about):
-        raise DataError(
-            f"resume = {str(path)!r}: its checksum is wrong, it was damaged or changed; {_KEPT}. "
-            "Remove it to start anew"
-        )
-    return about, tensors
+    # The checksum comes before any other use of the content.
+    if header.pop("sum", "") != tensors_digest(tensors, header):
+        raise _rejected(path, f"its checksum is wrong, it was damaged or changed; {_START_ANEW}")
+    return header, tensors
 
 
 def _unreadable(path: Path) -> DataError:
-    return DataError(f"resume = {str(path)!r}: unreadable or cut short; {_KEPT}. Remove it to start anew")
+    return _rejected(path, f"unreadable or cut short; {_START_ANEW}")
+
+
+def _rejected(path: Path, problem: str) -> DataError:
+    return DataError(
+        f"resume = {str(path)!r}: {problem}",
+        field="resume",
+        value=str(path),
+        expected="the state of this attack, or no file",
+    )

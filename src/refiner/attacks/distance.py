@@ -1,4 +1,4 @@
-"""How far the gradient of a guess is from the one that was seen."""
+"""Distances between the gradient of a guess and the observed gradient."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,20 +16,23 @@ _TINY = 1e-30
 
 @dataclass(frozen=True)
 class Distance:
-    """Squared Euclidean distance, the same relative to the seen gradient's length, or cosine.
+    """A distance between gradients: squared Euclidean, the same relative to the observed norm, or cosine.
+
+    Args:
+        kind: One of `DISTANCES`.
+        layers: Weights by layer name; a layer without one is ignored. None gives all layers weight 1.
+        without: A layer to ignore, whether `layers` names it or not.
 
     >>> from refiner.models import LeNet
-    >>> measure = Distance("cosine").over(Task(LeNet(), example=torch.rand(2, 3, 32, 32)))
+    >>> distance = Distance("cosine").for_task(Task(LeNet(), example=torch.rand(2, 3, 32, 32)))
     >>> g = torch.rand(2, 15826)
-    >>> [abs(float(v)) < 1e-5 for v in measure(g, 2 * g)]
+    >>> [abs(float(v)) < 1e-5 for v in distance(g, 2 * g)]
     [True, True]
     """
 
     kind: str = "euclidean"
     layers: Mapping[str, float] | None = None
-    """Weights by the name of the layer; those not named don't count. None counts all alike."""
     without: str | None = None
-    """A layer that doesn't count, be it named in `layers` or not."""
 
     def __post_init__(self) -> None:
         checks.choice("distance", self.kind, DISTANCES)
@@ -38,44 +41,53 @@ class Distance:
         for name, weight in (self.layers or {}).items():
             checks.number(f"weight of layer {name}", weight, 0, above=True)
 
-    def over(self, task: Task) -> "Measure":
-        """The distance for a task's gradients."""
+    def for_task(self, task: Task) -> "TaskDistance":
+        """Return the distance for the gradients of `task`.
+
+        Raises:
+            SettingError: A named layer does not exist, or no layer is left.
+        """
         if self.layers is None and self.without is None:
-            return Measure(self.kind, None)
-        known = [layer.name for layer in task.layers]
+            return TaskDistance(self.kind, None)
+        layer_names = [layer.name for layer in task.layers]
         for field, names in (("layers", self.layers or ()), ("without", (self.without,))):
-            unknown = [name for name in names if name is not None and name not in known]
+            unknown = [name for name in names if name is not None and name not in layer_names]
             if unknown:
-                raise SettingError(f"{field}: {unknown[0]!r} is none of {', '.join(known)}")
-        chosen = dict.fromkeys(known, 1.0) if self.layers is None else self.layers
-        counted = {name: weight for name, weight in chosen.items() if name != self.without}
-        if not counted:
-            raise SettingError(f"without = {self.without!r}: no layer is left to match")
-        weights = [
-            torch.full((sum(task.shapes[p].numel() for p in layer.parameters),), counted.get(layer.name, 0.0))
+                expected = f"one of {', '.join(layer_names)}"
+                raise SettingError(field=field, value=unknown[0], expected=expected)
+        weights = dict.fromkeys(layer_names, 1.0) if self.layers is None else self.layers
+        weights = {name: weight for name, weight in weights.items() if name != self.without}
+        if not weights:
+            raise checks.wrong("without", self.without, "at least one other layer to match")
+        weight_vectors = [
+            torch.full((sum(task.shapes[p].numel() for p in layer.parameters),), weights.get(layer.name, 0.0))
             for layer in task.layers
         ]
-        like = next(iter(task.parameters().values()))
-        return Measure(self.kind, torch.cat(weights).to(like))
+        parameter = next(iter(task.parameters().values()))
+        return TaskDistance(self.kind, torch.cat(weight_vectors).to(parameter))
 
 
 @dataclass(frozen=True, eq=False)
-class Measure:
-    """A distance of flat gradients `[V, N]`, one number a victim."""
+class TaskDistance:
+    """A distance `[V]` between flat gradients `[V, N]` of one task."""
 
     kind: str
     weight: Tensor | None
+    """A factor for every parameter, `[N]`; None for 1."""
 
-    def __call__(self, found: Tensor, seen: Tensor) -> Tensor:
+    def __call__(self, gradient: Tensor, observed: Tensor) -> Tensor:
+        """Return the distance of each victim's `gradient` to the `observed` one."""
         if self.weight is not None:
-            found, seen = found * self.weight, seen * self.weight
+            gradient, observed = gradient * self.weight, observed * self.weight
         if self.kind != "cosine":
-            apart = (found - seen).square().sum(1)
-            return apart if self.kind == "euclidean" else apart / seen.square().sum(1).clamp_min(_TINY)
-        along = (found * seen).sum(1)
-        return 1 - along / (_length(found) * _length(seen)).clamp_min(_TINY)
+            squared = (gradient - observed).square().sum(1)
+            if self.kind == "euclidean":
+                return squared
+            return squared / observed.square().sum(1).clamp_min(_TINY)
+        inner = (gradient * observed).sum(1)
+        return 1 - inner / (_norm(gradient) * _norm(observed)).clamp_min(_TINY)
 
 
-def _length(g: Tensor) -> Tensor:
-    # Not `norm`: its slope at zero is not a number.
+def _norm(g: Tensor) -> Tensor:
+    # Not `torch.norm`: its derivative at zero is NaN.
     return (g.square().sum(1) + _TINY).sqrt()

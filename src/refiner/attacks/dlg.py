@@ -1,4 +1,4 @@
-"""DLG (Zhu et al. 2019): Deep Leakage's match by L-BFGS, the labels searched together with the images."""
+"""DLG: gradient matching by L-BFGS, with the labels optimised together with the images."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -6,32 +6,38 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from refiner.attacks.gradient_matching import GradientMatching
 from refiner.attacks.idlg import IDLG
-from refiner.attacks.joint import JointLabels
-from refiner.attacks.matching import Matching
+from refiner.attacks.joint_labels import JointLabels
 from refiner.attacks.observation import Observation
 from refiner.attacks.parametrisation import Pixels
-from refiner.attacks.threat import ThreatModel
+from refiner.attacks.threat_model import ThreatModel
 
 
 @dataclass(frozen=True)
 class DLG(IDLG):
-    """iDLG without the label: squared Euclidean distance, no prior, a softmax of scores for a label.
+    """Squared Euclidean distance, no prior; the labels are the softmax of optimised logits.
 
-    >>> DLG().engine().iterations
+    Zhu, Liu and Han, "Deep Leakage from Gradients", NeurIPS 2019. The settings are those of `IDLG`. Granted
+    labels are used as they are.
+
+    >>> DLG().matching().iterations
     6000
     """
 
     name: ClassVar[str] = "dlg"
+    reference: ClassVar[str] = "Zhu, Liu and Han, Deep Leakage from Gradients, NeurIPS 2019"
 
-    def engine(self) -> Matching:
-        """The attack as the engine runs it where the labels are not granted."""
-        pixels = Pixels.over(self.input_range, bounded=False)
-        return replace(super().engine(), parametrisation=JointLabels(pixels))
+    def matching(self) -> GradientMatching:
+        """Return the matching for labels that are not granted."""
+        pixels = Pixels.from_range(self.input_range, bounded=False)
+        return replace(super().matching(), parametrisation=JointLabels(pixels))
 
-    def _ready(self, observations: list[Observation], granted: ThreatModel) -> tuple[Matching, Tensor]:
+    def prepare(
+        self, observations: list[Observation], threat: ThreatModel
+    ) -> tuple[GradientMatching, Tensor]:
+        """Return iDLG's matching with granted labels, or else the joint one with labels that it ignores."""
         first = observations[0]
-        if granted.labels and first.labels is not None:
-            # With them only the images are left to search.
-            return super().engine(), first.labels
-        return self.engine(), torch.zeros(first.victims, first.samples, dtype=torch.long)
+        if threat.labels and first.labels is not None:
+            return super().matching(), first.labels
+        return self.matching(), torch.zeros(first.victims, first.samples, dtype=torch.long)

@@ -1,56 +1,73 @@
-"""GGL (Li et al. 2022): search in the latent space of a generator that knows what images look like."""
+"""GGL: gradient matching in the latent space of a generator of natural images."""
 
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from refiner.attacks.distance import Distance
-from refiner.attacks.matching import Matching, decays
-from refiner.attacks.parametrisation import Latent, Painter
-from refiner.attacks.preset import MatchingAttack
+from refiner.attacks.gradient_matching import GradientMatching, decay_fractions
+from refiner.attacks.matching_attack import MatchingAttack
+from refiner.attacks.parametrisation import ImageGenerator, Latent
 from refiner.attacks.priors import LatentGaussian
-from refiner.attacks.threat import Grant
+from refiner.attacks.threat_model import Capability
 from refiner.core.optim import Adam
 
 
 @dataclass(frozen=True)
 class GGL(MatchingAttack):
-    """Euclidean distance, latents kept near a standard normal.
+    """Euclidean distance; the latents stay near a standard normal.
+
+    Li, Zhang, Liu and Liu, "Auditing Privacy Defenses in Federated Learning via Generative Gradient Leakage",
+    CVPR 2022. The distance is relative to the norm of the observed gradient.
 
     >>> GGL(iterations=100).needs
     frozenset({'generator'})
     """
 
     name: ClassVar[str] = "ggl"
-    needs: ClassVar[frozenset[Grant]] = frozenset({"generator"})
+    reference: ClassVar[str] = (
+        "Li, Zhang, Liu and Liu, Auditing Privacy Defenses in Federated Learning via Generative Gradient "
+        "Leakage, CVPR 2022"
+    )
+    needs: ClassVar[frozenset[Capability]] = frozenset({"generator"})
 
     iterations: int = 4000
+    """Steps of Adam."""
     lr: float = 0.1
+    """Learning rate of Adam."""
     decayed: bool = True
+    """Whether the learning rate is divided by ten after 3/8, 5/8 and 7/8 of the iterations."""
     divergence: float = 1e-3
     """Weight of the latents' divergence from a standard normal."""
     restarts: int = 1
-    generator: Painter | str | None = field(default=None, repr=False, compare=False)
-    """One on the model's device, or a file that `refiner gan train` wrote; None for refiner's own."""
+    """Guesses for each victim."""
+    generator: ImageGenerator | str | None = field(default=None, repr=False, compare=False)
+    """A generator on the model's device, or the path of a file that `refiner gan train` wrote; None for the
+    bundled one."""
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
-        """As the paper's attack table has it: Adam 0.01, 4,000 iterations."""
+        """Return the attack as in the Refiner paper's attack table: Adam 0.01, 4,000 iterations.
+
+        Args:
+            changes: Settings to set differently.
+        """
         return cls(**{"lr": 0.01, "decayed": False, **changes})
 
     def settings(self) -> dict[str, object]:
-        """The settings by name, the generator by its size."""
-        chosen = self.generator
-        shown = chosen if chosen is None or isinstance(chosen, str) else f"latent {chosen.latent}"
-        return {**super().settings(), "generator": shown}
+        """Return the settings by name; a generator object is represented by the size of its latents."""
+        generator = self.generator
+        if generator is None or isinstance(generator, str):
+            return {**super().settings(), "generator": generator}
+        return {**super().settings(), "generator": f"latent {generator.latent}"}
 
-    def engine(self) -> Matching:
-        """The attack as the engine runs it."""
-        return Matching(
+    def matching(self) -> GradientMatching:
+        """Return the matching that the settings describe."""
+        return GradientMatching(
             Distance("relative"),
             (LatentGaussian(self.divergence),),
             Adam(lr=self.lr),
             self.iterations,
-            decays(self.decayed),
+            decay_fractions(self.decayed),
             self.restarts,
             Latent(self.generator),
         )

@@ -1,14 +1,14 @@
-"""GradInversion (Yin et al. 2021): many seeds at once that must agree, priors, and batch-norm statistics."""
+"""GradInversion: several restarts that must agree, image priors, and batch-norm statistics."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from refiner import checks
 from refiner.attacks.distance import Distance
-from refiner.attacks.matching import Matching, decays
-from refiner.attacks.observation import remembered_statistics
+from refiner.attacks.gradient_matching import GradientMatching, decay_fractions
+from refiner.attacks.matching_attack import MatchingAttack
+from refiner.attacks.observation import running_statistics
 from refiner.attacks.parametrisation import Pixels
-from refiner.attacks.preset import MatchingAttack
 from refiner.attacks.priors import (
     BatchNormStatistics,
     GroupConsistency,
@@ -16,7 +16,7 @@ from refiner.attacks.priors import (
     SquaredLength,
     TotalVariation,
 )
-from refiner.attacks.threat import Grant
+from refiner.attacks.threat_model import Capability
 from refiner.core.optim import Adam
 from refiner.core.task import Task
 
@@ -25,47 +25,68 @@ from refiner.core.task import Task
 class GradInversion(MatchingAttack):
     """Euclidean distance; total variation, squared length, batch-norm statistics, group consistency.
 
-    The distance is relative to the seen gradient's length: one set of weights fits every state of a model.
+    Yin, Mallya, Vahdat, Alvarez, Kautz and Molchanov, "See through Gradients: Image Batch Recovery via
+    GradInversion", CVPR 2021.
+
+    The distance is relative to the norm of the observed gradient, so that one set of weights fits every state
+    of a model.
 
     >>> GradInversion(iterations=100).name
     'gradinversion'
     """
 
     name: ClassVar[str] = "gradinversion"
+    reference: ClassVar[str] = (
+        "Yin, Mallya, Vahdat, Alvarez, Kautz and Molchanov, See through Gradients: Image Batch Recovery via "
+        "GradInversion, CVPR 2021"
+    )
 
     iterations: int = 4000
+    """Steps of Adam."""
     lr: float = 0.1
+    """Learning rate of Adam."""
     decayed: bool = True
+    """Whether the learning rate is divided by ten after 3/8, 5/8 and 7/8 of the iterations."""
     total_variation: float = 1e-4
+    """Weight of the total variation."""
     squared_length: float = 1e-6
+    """Weight of the mean squared pixel."""
     statistics: float = 1e-2
-    """Has a say only where the model has batch norm; that must be granted."""
+    """Weight of the batch-norm statistics. Has an effect only if the model has batch norm; the threat model
+    must then grant them."""
     consistency: float = 1e-3
+    """Weight of the agreement between restarts. Has an effect only with several of them."""
     restarts: int = 1
+    """Guesses for each victim."""
     input_range: tuple[float, float] = (0.0, 1.0)
+    """The lowest and the highest value of a pixel."""
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
-        """As the paper's attack table has it: Adam 0.01, 4,000 iterations."""
+        """Return the attack as in the Refiner paper's attack table: Adam 0.01, 4,000 iterations.
+
+        Args:
+            changes: Settings to set differently.
+        """
         return cls(**{"lr": 0.01, "decayed": False, **changes})
 
-    def engine(self) -> Matching:
-        """The attack as the engine runs it."""
+    def matching(self) -> GradientMatching:
+        """Return the matching that the settings describe."""
         priors: list[Prior] = [TotalVariation(self.total_variation), SquaredLength(self.squared_length)]
         priors += [BatchNormStatistics(self.statistics)] if self.statistics else []
         consistency = GroupConsistency(self.consistency)
         priors += [consistency] if checks.integer("restarts", self.restarts, 1) > 1 else []
-        return Matching(
+        return GradientMatching(
             Distance("relative"),
             tuple(priors),
             Adam(lr=self.lr),
             self.iterations,
-            decays(self.decayed),
+            decay_fractions(self.decayed),
             self.restarts,
-            Pixels.over(self.input_range),
+            Pixels.from_range(self.input_range),
         )
 
-    def needed(self, task: Task) -> frozenset[Grant]:
-        """The statistics, where the model has any."""
-        use = self.statistics and remembered_statistics(task.model)
-        return frozenset({"statistics"}) if use else frozenset()
+    def needs_for(self, task: Task) -> frozenset[Capability]:
+        """Return the statistics if they have a weight and the model has any."""
+        uses_statistics = self.statistics and running_statistics(task.model)
+        return frozenset({"statistics"}) if uses_statistics else frozenset()

@@ -1,13 +1,13 @@
-"""Inverting Gradients (Geiping et al. 2020): the angle between gradients, smooth images, signed Adam."""
+"""Inverting Gradients: cosine distance, total variation, signed Adam."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from refiner import checks
 from refiner.attacks.distance import Distance
-from refiner.attacks.matching import Matching, decays
+from refiner.attacks.gradient_matching import GradientMatching, decay_fractions
+from refiner.attacks.matching_attack import MatchingAttack
 from refiner.attacks.parametrisation import Pixels
-from refiner.attacks.preset import MatchingAttack
 from refiner.attacks.priors import TotalVariation
 from refiner.core.optim import Adam, SignedAdam
 from refiner.core.task import Task
@@ -15,45 +15,62 @@ from refiner.core.task import Task
 
 @dataclass(frozen=True)
 class InvertingGradients(MatchingAttack):
-    """Cosine distance and total variation.
+    """Cosine distance between gradients, and total variation as the prior.
+
+    Geiping, Bauermeister, Dröge and Moeller, "Inverting Gradients – How easy is it to break privacy in
+    federated learning?", NeurIPS 2020.
 
     >>> InvertingGradients(iterations=100).name
     'inverting'
     """
 
     name: ClassVar[str] = "inverting"
+    reference: ClassVar[str] = (
+        "Geiping, Bauermeister, Dröge and Moeller, Inverting Gradients – How easy is it to break privacy in "
+        "federated learning?, NeurIPS 2020"
+    )
 
     iterations: int = 4000
+    """Steps of Adam."""
     lr: float = 0.1
+    """Learning rate of Adam."""
     signed: bool = True
-    """Feed Adam the sign of the slope, as the authors do and the paper's table does not say."""
+    """Whether Adam gets the sign of the gradient, as in the authors' code."""
     decayed: bool = True
-    """Divide the learning rate by ten after 3/8, 5/8 and 7/8 of the iterations."""
+    """Whether the learning rate is divided by ten after 3/8, 5/8 and 7/8 of the iterations."""
     total_variation: float = 1e-4
+    """Weight of the prior."""
     restarts: int = 1
+    """Guesses for each victim."""
     input_range: tuple[float, float] = (0.0, 1.0)
+    """The lowest and the highest value of a pixel."""
     without: str | None = None
-    """A layer whose gradient is left out, as against Soteria's last linear one (Balunović et al. 2022)."""
+    """A layer whose gradient is ignored, as the last linear one against Soteria (Balunović et al., "Bayesian
+    Framework for Gradient Leakage", ICLR 2022)."""
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
-        """As the paper's attack table has it: Adam 0.01, 4,000 iterations."""
+        """Return the attack as in the Refiner paper's attack table: Adam 0.01, 4,000 iterations.
+
+        Args:
+            changes: Settings to set differently.
+        """
         return cls(**{"lr": 0.01, "signed": False, "decayed": False, **changes})
 
     def check(self, task: Task) -> None:
-        """Refuse a task without the layer that is left out, too."""
+        """Raise if the task has no layer called `without`."""
         super().check(task)
-        self.engine().distance.over(task)
+        self.matching().distance.for_task(task)
 
-    def engine(self) -> Matching:
-        """The attack as the engine runs it."""
+    def matching(self) -> GradientMatching:
+        """Return the matching that the settings describe."""
         checks.flag("signed", self.signed)
-        return Matching(
+        return GradientMatching(
             Distance("cosine", without=self.without),
             (TotalVariation(self.total_variation),),
             (SignedAdam if self.signed else Adam)(lr=self.lr),
             self.iterations,
-            decays(self.decayed),
+            decay_fractions(self.decayed),
             self.restarts,
-            Pixels.over(self.input_range),
+            Pixels.from_range(self.input_range),
         )

@@ -1,4 +1,4 @@
-"""What an attacker believes of images before it sees an upload; each a cost, one number a victim."""
+"""Priors: what an attacker assumes about images before it sees an upload, as a cost for each victim."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,23 +13,24 @@ from refiner.core.task import Parameters, Task
 
 @dataclass(frozen=True, eq=False)
 class Guess:
-    """What a prior judges: images `[V, B, *input]`, and what they were made from."""
+    """The input of a prior: guessed images and what they were made from."""
 
     x: Tensor
+    """Images `[V, B, *input]`."""
     latent: Tensor
-    """The variables of the search `[V, …]`: the images themselves, or a generator's input."""
+    """The optimised variables `[V, …]`: the images themselves, or a generator's input."""
     task: Task
-    states: Sequence[tuple[Parameters, Mapping[str, Tensor]]]
-    """The model's parameters and batch-norm statistics at each upload."""
+    models: Sequence[tuple[Parameters, Mapping[str, Tensor]]]
+    """The model's parameters and batch-norm statistics in the round of each upload."""
     restarts: int
-    """Neighbours on the victim axis that are guesses at one victim."""
+    """This many consecutive rows are guesses of the same victim."""
 
 
 class Prior(Protocol):
     """A cost of guesses."""
 
     def __call__(self, guess: Guess) -> Tensor:
-        """`[V]`"""
+        """Return the cost of each guess, `[V]`."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +47,19 @@ class TotalVariation:
 
     def __post_init__(self) -> None:
         if not isinstance(self.weight, Tensor):
-            checks.number("total variation", self.weight, 0)
+            checks.number("total_variation", self.weight, 0)
 
     def __call__(self, guess: Guess) -> Tensor:
-        # [V, B, C, H, W]; what has no height or width has nothing to be smooth in.
+        # The axes after [V, B, C]; inputs without height or width have no neighbouring pixels.
         axes = [axis for axis in range(3, guess.x.ndim) if guess.x.shape[axis] > 1]
-        parts = [guess.x.diff(dim=axis).abs().flatten(1).mean(1) for axis in axes]
+        differences = [guess.x.diff(dim=axis).abs().flatten(1).mean(1) for axis in axes]
         weight = self.weight.to(guess.x) if isinstance(self.weight, Tensor) else self.weight
-        return weight * sum(parts, guess.x.new_zeros(len(guess.x))) / max(len(parts), 1)
+        return weight * sum(differences, guess.x.new_zeros(len(guess.x))) / max(len(differences), 1)
 
 
 @dataclass(frozen=True)
 class SquaredLength:
-    """Pixels are small: their mean square (GradInversion's ℓ2).
+    """Pixels are small: their mean square (the ℓ2 prior of GradInversion).
 
     >>> SquaredLength(2.0)(Guess(torch.ones(1, 1, 3, 8, 8), torch.ones(1), None, (), 1)).tolist()
     [2.0]
@@ -67,7 +68,7 @@ class SquaredLength:
     weight: float
 
     def __post_init__(self) -> None:
-        checks.number("squared length", self.weight, 0)
+        checks.number("squared_length", self.weight, 0)
 
     def __call__(self, guess: Guess) -> Tensor:
         return self.weight * guess.x.square().flatten(1).mean(1)
@@ -75,7 +76,7 @@ class SquaredLength:
 
 @dataclass(frozen=True)
 class LatentGaussian:
-    """A generator's input is a standard normal: the divergence of each victim's entries from one.
+    """A generator's input is standard normal: the KL divergence of each victim's entries from N(0, 1).
 
     >>> z = torch.randn(1, 1, 100_000, generator=torch.Generator().manual_seed(0))
     >>> float(LatentGaussian(1.0)(Guess(z, z, None, (), 1))) < 1e-3
@@ -85,7 +86,7 @@ class LatentGaussian:
     weight: float
 
     def __post_init__(self) -> None:
-        checks.number("latent KL", self.weight, 0)
+        checks.number("divergence", self.weight, 0)
 
     def __call__(self, guess: Guess) -> Tensor:
         var, mean = torch.var_mean(guess.latent.flatten(1), dim=1, correction=0)
@@ -94,42 +95,42 @@ class LatentGaussian:
 
 @dataclass(frozen=True)
 class GroupConsistency:
-    """Several guesses at one victim agree: the mean squared distance to the mean of them."""
+    """The restarts of one victim agree: the mean squared distance to their mean."""
 
     weight: float
 
     def __post_init__(self) -> None:
-        checks.number("group consistency", self.weight, 0)
+        checks.number("consistency", self.weight, 0)
 
     def __call__(self, guess: Guess) -> Tensor:
         groups = guess.x.reshape(-1, guess.restarts, *guess.x.shape[1:])
-        away = groups - groups.mean(1, keepdim=True).detach()
-        return self.weight * away.square().flatten(2).mean(2).flatten()
+        deviation = groups - groups.mean(1, keepdim=True).detach()
+        return self.weight * deviation.square().flatten(2).mean(2).flatten()
 
 
 @dataclass(frozen=True)
 class BatchNormStatistics:
-    """Features have the statistics that a model's batch norms remember of its training data."""
+    """Features have the running statistics of the model's batch norms."""
 
     weight: float
 
     def __post_init__(self) -> None:
-        checks.number("batch-norm statistics", self.weight, 0)
+        checks.number("statistics", self.weight, 0)
 
     def __call__(self, guess: Guess) -> Tensor:
-        costs = [_off(guess.x, guess.task, *state) for state in guess.states if state[1]]
+        costs = [_statistics_error(guess.x, guess.task, *model) for model in guess.models if model[1]]
         return self.weight * torch.stack(costs).mean(0) if costs else guess.x.new_zeros(len(guess.x))
 
 
-def _off(x: Tensor, task: Task, parameters: Parameters, remembered: Mapping[str, Tensor]) -> Tensor:
-    """How far the statistics of images are from those of one state of the model."""
+def _statistics_error(x: Tensor, task: Task, parameters: Parameters, running: Mapping[str, Tensor]) -> Tensor:
+    """The squared difference of the statistics of `x` from the `running` ones of one model, `[V]`."""
 
-    def one(x: Tensor) -> list[Tensor]:
-        return task.statistics(parameters, x, list(remembered))
+    def batch_statistics(x: Tensor) -> list[Tensor]:
+        return task.input_statistics(parameters, x, list(running))
 
-    found = torch.func.vmap(one)(x)
-    costs = [
-        (statistic - kept.to(statistic)).square().sum((1, 2)) / kept.shape[1]
-        for statistic, kept in zip(found, remembered.values(), strict=True)
+    computed = torch.func.vmap(batch_statistics)(x)
+    errors = [
+        (batch - expected.to(batch)).square().sum((1, 2)) / expected.shape[1]
+        for batch, expected in zip(computed, running.values(), strict=True)
     ]
-    return torch.stack(costs).sum(0)
+    return torch.stack(errors).sum(0)

@@ -1,4 +1,4 @@
-"""The discriminator: does an image look real for its label? Needed in training only."""
+"""The discriminator, which scores how real an image looks for its label; used in training only."""
 
 import torch
 import torch.nn.functional as F
@@ -9,9 +9,10 @@ from refiner import checks
 
 
 class SpectralNorm(nn.Module):
-    """A weight over its largest singular value, which one power step a call follows (Miyato et al. 2018).
+    """Divides a weight by its largest singular value, estimated with one power iteration per call.
 
-    Torch's own takes that step in bfloat16 under autocast; this one stays in float32.
+    Miyato, Kataoka, Koyama and Yoshida, "Spectral Normalization for Generative Adversarial Networks", ICLR
+    2018. PyTorch's own computes in bfloat16 under autocast; this one always computes in float32.
 
     >>> layer = spectral(nn.Linear(4, 3))
     >>> for _ in range(50):
@@ -27,7 +28,7 @@ class SpectralNorm(nn.Module):
         self.register_buffer("left", F.normalize(torch.randn(rows), dim=0))
 
     def forward(self, weight: Tensor) -> Tensor:
-        """The weight at norm 1."""
+        """Return the weight with spectral norm 1."""
         with torch.autocast(weight.device.type, enabled=False):
             matrix = weight.flatten(1)
             with torch.no_grad():
@@ -39,13 +40,13 @@ class SpectralNorm(nn.Module):
 
 
 def spectral(layer: nn.Conv2d | nn.Linear | nn.Embedding) -> nn.Module:
-    """`layer` with an orthogonal start and its weight under `SpectralNorm`."""
+    """Return `layer` with a Xavier-uniform initial weight under `SpectralNorm`."""
     nn.init.xavier_uniform_(layer.weight)
     return parametrize.register_parametrization(layer, "weight", SpectralNorm(len(layer.weight)))
 
 
 class DownBlock(nn.Module):
-    """Two 3×3 convolutions and a shortcut around them, at half the side if `half`.
+    """Two 3×3 convolutions with a shortcut; halves the side if `half`.
 
     >>> DownBlock(3, 8, half=True)(torch.zeros(2, 3, 32, 32)).shape
     torch.Size([2, 8, 16, 16])
@@ -53,7 +54,7 @@ class DownBlock(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, *, half: bool) -> None:
         super().__init__()
-        # A rectifier before the first convolution of all would cut off half of the colours.
+        # A ReLU before the very first convolution would remove half of the colour range.
         self.first = inputs == 3
         self.pool: nn.Module = nn.AvgPool2d(2) if half else nn.Identity()
         self.conv1 = spectral(nn.Conv2d(inputs, outputs, 3, padding=1))
@@ -63,16 +64,21 @@ class DownBlock(nn.Module):
             self.shortcut = spectral(nn.Conv2d(inputs, outputs, 1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features of the next block."""
+        """Return the features for the next block."""
         hidden: Tensor = self.conv1(x if self.first else torch.relu(x))
         out: Tensor = self.pool(self.conv2(torch.relu(hidden)) + self.shortcut(x))
         return out
 
 
 class Discriminator(nn.Module):
-    """Four residual blocks, the sum over all positions, and a score that the label takes part in.
+    """Four residual blocks, the sum over all positions, and a score that depends on the label.
 
-    A score is a linear layer's plus the inner product with the label's own vector (Miyato and Koyama 2018).
+    The score is a linear layer's output plus the inner product of the features with the label's embedding
+    (Miyato and Koyama, "cGANs with Projection Discriminator", ICLR 2018).
+
+    Args:
+        classes: The number of labels.
+        width: Channels of every block.
 
     >>> Discriminator(width=8)(torch.rand(2, 3, 32, 32), torch.tensor([3, 7])).shape
     torch.Size([2])
@@ -92,9 +98,9 @@ class Discriminator(nn.Module):
         self.table = spectral(nn.Embedding(classes, width))
 
     def forward(self, images: Tensor, y: Tensor) -> Tensor:
-        """Scores `[B]` of images `[B, 3, 32, 32]` in 0..1 with labels `[B]`: high for real ones."""
+        """Return scores `[B]` of images `[B, 3, 32, 32]` in 0..1 with labels `[B]`, high for real images."""
         centred = (2 * images - 1).contiguous(memory_format=torch.channels_last)
-        # Scores matter around ±1, where bfloat16 under autocast would be coarse.
+        # The hinge loss needs scores near ±1 more precisely than bfloat16 under autocast has them.
         features = torch.relu(self.blocks(centred)).to(images.dtype).sum((2, 3))
         with torch.autocast(images.device.type, enabled=False):
             score: Tensor = self.score(features).squeeze(1) + (self.table(y) * features).sum(1)

@@ -1,4 +1,4 @@
-"""The generator: a latent vector and a label become an image of 32×32; attacks search its latents."""
+"""The generator, which maps a latent vector and a label to a 32×32 image; GGL optimises its latents."""
 
 from functools import cache
 from pathlib import Path
@@ -10,16 +10,19 @@ from torch import Tensor, nn
 
 from refiner import checks
 from refiner.errors import DataError
-from refiner.files import write_whole
-from refiner.weights import available, frozen
+from refiner.files import write_atomically
+from refiner.weights import load_frozen, resolve_device
 
 BUNDLED = Path(__file__).resolve().parent.parent / "assets" / "generator.safetensors"
 SIDE = 32
-START = 4
+START_SIDE = 4
 
 
 class ClassNorm(nn.Module):
-    """Batch norm whose gain and shift are those of the image's class (de Vries et al. 2017).
+    """Batch norm with a gain and a shift for each class.
+
+    De Vries, Strub, Mary, Larochelle, Pietquin and Courville, "Modulating early visual processing by
+    language", NeurIPS 2017.
 
     >>> norm = ClassNorm(8, classes=10).eval()
     >>> norm(torch.zeros(2, 8, 4, 4), torch.tensor([3, 7])).shape
@@ -33,15 +36,17 @@ class ClassNorm(nn.Module):
         self.shift = nn.Parameter(torch.zeros(classes, channels))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """Features of the same shape."""
-        normal = self.norm(x)
-        # In the features' own type: float32 tables would widen bfloat16 features to float32.
-        gain, shift = (F.embedding(y, t).to(normal.dtype)[..., None, None] for t in (self.gain, self.shift))
-        return torch.addcmul(shift, normal, gain)
+        """Return normalised features of the same shape."""
+        normalised = self.norm(x)
+        # In the dtype of the features: float32 tables would promote bfloat16 features to float32.
+        gain, shift = (
+            F.embedding(y, t).to(normalised.dtype)[..., None, None] for t in (self.gain, self.shift)
+        )
+        return torch.addcmul(shift, normalised, gain)
 
 
 class UpBlock(nn.Module):
-    """Doubles the side: two 3×3 convolutions with class norms, and the doubled input added to them.
+    """Doubles the side: two 3×3 convolutions with class norms, with the enlarged input as shortcut.
 
     >>> UpBlock(8, classes=10)(torch.zeros(2, 8, 4, 4), torch.tensor([3, 7])).shape
     torch.Size([2, 8, 8, 8])
@@ -55,18 +60,24 @@ class UpBlock(nn.Module):
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """Features of twice the side."""
-        wide = self.conv1(_double(torch.relu(self.norm1(x, y))))
-        out: Tensor = _double(x) + self.conv2(torch.relu(self.norm2(wide, y)))
+        """Return features of twice the side."""
+        hidden = self.conv1(_double(torch.relu(self.norm1(x, y))))
+        out: Tensor = _double(x) + self.conv2(torch.relu(self.norm2(hidden, y)))
         return out
 
 
 class Generator(nn.Module):
-    """A linear layer to 4×4, three residual blocks that double the side, a convolution to colours in 0..1.
+    """A class-conditional generator of 32×32 images.
 
-    The attacker knows the labels (a gradient tells them), so the label is an input. In `eval` mode batch norm
-    uses its running statistics and the network is a pure function of `(z, y)`, sample by sample, that can be
-    differentiated to any order and under `torch.func.vmap`. The prior of `z` is the standard normal one.
+    A linear layer to 4×4, three residual blocks that double the side, and a convolution to colours in 0..1.
+    The label is an input, as an attacker can infer it from a gradient. In `eval` mode batch norm uses its
+    running statistics: the network is then a pure function of `(z, y)` for each sample, which can be
+    differentiated to any order and under `torch.func.vmap`. The prior of `z` is standard normal.
+
+    Args:
+        latent: The size of a latent vector.
+        classes: The number of labels.
+        width: Channels of every block.
 
     >>> generator = Generator(latent=16, width=8).eval()
     >>> generator(torch.zeros(5, 2, 16), torch.tensor([[3, 7]] * 5)).shape
@@ -78,7 +89,7 @@ class Generator(nn.Module):
         self.latent = checks.integer("latent", latent, 1)
         self.classes = checks.integer("classes", classes, 1)
         self.width = checks.integer("width", width, 1)
-        self.start = nn.Linear(latent, START * START * width)
+        self.start = nn.Linear(latent, START_SIDE * START_SIDE * width)
         self.blocks = nn.ModuleList(UpBlock(width, classes) for _ in range(3))
         self.norm = nn.BatchNorm2d(width)
         self.colours = nn.Conv2d(width, 3, 3, padding=1)
@@ -87,24 +98,41 @@ class Generator(nn.Module):
                 nn.init.orthogonal_(module.weight)
 
     def forward(self, z: Tensor, y: Tensor) -> Tensor:
-        """Images `[..., 3, 32, 32]` of latents `[..., latent]` and labels `[...]`."""
+        """Return the images of latents and labels.
+
+        Args:
+            z: Latents `[..., latent]`.
+            y: Labels `[...]`.
+
+        Returns:
+            `[..., 3, 32, 32]` in 0..1.
+
+        Raises:
+            DataError: The shapes don't fit.
+        """
         if z.shape[-1:] != (self.latent,) or y.shape != z.shape[:-1]:
-            raise DataError(
-                f"z of shape {list(z.shape)} with y of shape {list(y.shape)}: "
-                f"expected [..., {self.latent}] with [...]"
-            )
+            actual = f"z of shape {list(z.shape)} with y of shape {list(y.shape)}"
+            expected = f"[..., {self.latent}] with [...]"
+            raise DataError(f"{actual}: expected {expected}", field="z", value=actual, expected=expected)
         labels = y.reshape(-1)
         hidden: Tensor = self.start(z.reshape(-1, self.latent))
-        # Channels come last, so that every layer from here on keeps the layout that tensor cores want.
-        hidden = hidden.view(-1, START, START, self.width).permute(0, 3, 1, 2)
+        # Channels last: every following layer keeps this layout, which is the fast one on tensor cores.
+        hidden = hidden.view(-1, START_SIDE, START_SIDE, self.width).permute(0, 3, 1, 2)
         for block in self.blocks:
             hidden = block(hidden, labels)
         colours = self.colours(torch.relu(self.norm(hidden)))
-        # Under autocast the image itself keeps full precision.
+        # Under autocast the image itself has full precision.
         return torch.sigmoid(colours.to(z.dtype)).reshape(*z.shape[:-1], 3, SIDE, SIDE)
 
     def draw(self, y: Tensor, seed: int) -> Tensor:
-        """Latents `[..., latent]` from the prior for labels `[...]`: the same on every device.
+        """Return latents from the prior, the same on every device.
+
+        Args:
+            y: Labels `[...]`.
+            seed: Seed of the draws.
+
+        Returns:
+            `[..., latent]`.
 
         >>> generator = Generator(latent=16, width=8)
         >>> bool((generator.draw(torch.arange(3), 0) == generator.draw(torch.arange(3), 0)).all())
@@ -115,38 +143,49 @@ class Generator(nn.Module):
         return torch.randn(*y.shape, self.latent, generator=draws).to(y.device)
 
     def save(self, path: Path) -> None:
-        """Write safetensors: half precision for what was learnt, float32 for the batch-norm statistics."""
-        learnt = {name for name, _ in self.named_parameters()}
+        """Write a safetensors file: parameters in half precision, batch-norm statistics in float32.
+
+        Raises:
+            DataError: A weight is not finite in half precision; nothing is written.
+        """
+        parameters = {name for name, _ in self.named_parameters()}
         tensors = {
-            name: (t.half() if name in learnt else t).detach().cpu().contiguous()
+            name: (t.half() if name in parameters else t).detach().cpu().contiguous()
             for name, t in self.state_dict().items()
         }
         broken = [name for name, t in tensors.items() if not bool(t.isfinite().all())]
         if broken:
-            raise DataError(f"weights: {broken[0]} is not finite in half precision, nothing was written")
-        write_whole(path, save(tensors))
+            raise DataError(
+                f"weights: {broken[0]} is not finite in half precision, nothing was written",
+                field=broken[0],
+                expected="finite weights",
+            )
+        write_atomically(path, save(tensors))
 
     @classmethod
     def load(cls, path: Path) -> "Generator":
-        """Read weights written by `save`, of any size; they are used in float32 and stay fixed."""
+        """Return a generator of any size with weights written by `save`, in float32 and frozen."""
 
-        def fitting(weights: dict[str, Tensor]) -> "Generator":
+        def make(weights: dict[str, Tensor]) -> "Generator":
             cells, latent = weights["start.weight"].shape
-            return cls(latent, len(weights["blocks.0.norm1.gain"]), cells // START**2)
+            return cls(latent, len(weights["blocks.0.norm1.gain"]), cells // START_SIDE**2)
 
-        return frozen(path, fitting, "a generator")
+        return load_frozen(path, make, "a generator")
 
     @staticmethod
     def bundled(device: torch.device | str = "cpu") -> "Generator":
-        """The weights that come with refiner, of CIFAR-10's first 40,000; one shared copy a device."""
-        return _bundled(available(device))
+        """Return the bundled generator, trained on CIFAR-10's first 40,000 images; one copy per device."""
+        return _bundled(resolve_device(device))
 
 
 @cache
 def _bundled(device: torch.device) -> Generator:
     if not BUNDLED.exists():
         raise DataError(
-            f"weights = {str(BUNDLED)!r}: not there; make them: refiner gan train --data DIR --out FILE"
+            f"weights = {str(BUNDLED)!r}: not found; make it with refiner gan train --data DIR --out FILE",
+            field="weights",
+            value=str(BUNDLED),
+            expected="the file of a generator",
         )
     return Generator.load(BUNDLED).to(device)
 

@@ -1,4 +1,4 @@
-"""Training of the generator: seeded, resumable after every epoch, the same result either way."""
+"""Training of the generator: seeded, and resumable after every epoch with the same result."""
 
 import math
 import time
@@ -11,28 +11,28 @@ import torch
 from torch import Tensor, nn
 
 from refiner import checks
-from refiner.checkpoint import checksum, read_checkpoint, write_checkpoint
+from refiner.checkpoint import read_checkpoint, tensors_checksum, write_checkpoint
 from refiner.core.precision import tensor_float32
 from refiner.errors import DataError
-from refiner.generator.augmentation import disturb, mirror
+from refiner.generator.augmentation import random_flip, shift_and_cut_out
 from refiner.generator.discriminator import Discriminator
+from refiner.generator.gan_state import GANState
 from refiner.generator.network import SIDE, Generator
-from refiner.generator.players import Players
-from refiner.generator.samples import write_samples
+from refiner.generator.sample_grid import write_sample_grid
 from refiner.models import recalibrate
 
-_SETTLING = 16
-"""Batches from which the kept generator's batch-norm statistics are taken."""
+# Batches from which the batch-norm statistics of the averaged generator are computed.
+_CALIBRATION_BATCHES = 16
 
 
 @dataclass(frozen=True)
-class Training:
-    """Settings of one training.
+class GANTrainingSettings:
+    """Settings of a GAN training.
 
-    The learning rates are constant and the kept weights are a running mean, so that a longer training
-    begins as a shorter one: `epochs` may be raised, or a run be stopped, at will.
+    The learning rates are constant and the result is a running average of the weights, so that a longer
+    training begins like a shorter one: `epochs` may be raised, and a run may be stopped, at any time.
 
-    >>> Training(epochs=0)
+    >>> GANTrainingSettings(epochs=0)
     Traceback (most recent call last):
     refiner.errors.SettingError: epochs = 0: expected an integer ≥ 1
     """
@@ -41,11 +41,12 @@ class Training:
     batch: int = 256
     generator_rate: float = 2e-4
     discriminator_rate: float = 4e-4
-    judgings: int = 2
-    """Steps of the discriminator to one of the generator."""
-    mean: float = 0.999
-    """Share of itself that the running mean keeps at each step, less at the start."""
+    discriminator_steps: int = 2
+    """Steps of the discriminator for each step of the generator."""
+    average_decay: float = 0.999
+    """Decay of the running average of the weights per step; lower at the start."""
     augment: bool = True
+    """Whether images are augmented before they reach the discriminator."""
     latent: int = 128
     classes: int = 10
     width: int = 168
@@ -53,12 +54,12 @@ class Training:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "judgings", "latent", "classes", "width", "discriminator_width"):
+        for name in ("epochs", "discriminator_steps", "latent", "classes", "width", "discriminator_width"):
             checks.integer(name, getattr(self, name), 1)
         checks.integer("batch", self.batch, 2)
         checks.number("generator_rate", self.generator_rate, 0, 1, above=True)
         checks.number("discriminator_rate", self.discriminator_rate, 0, 1, above=True)
-        checks.number("mean", self.mean, 0, 1)
+        checks.number("average_decay", self.average_decay, 0, 1)
         checks.flag("augment", self.augment)
         checks.integer("seed", self.seed, 0, 2**31 - 1)
 
@@ -66,26 +67,43 @@ class Training:
 def train(
     images: Tensor,
     labels: Tensor,
-    training: Training,
+    settings: GANTrainingSettings,
     out: Path,
     *,
     device: torch.device | str = "cpu",
     checkpoint: Path | None = None,
     minutes: float = math.inf,
     on_step: Callable[[float], None] = lambda epochs: None,
-    on_epoch: Callable[[int, float, float], None] = lambda epoch, judging, making: None,
+    on_epoch: Callable[[int, float, float], None] = lambda epoch, discriminator_loss, generator_loss: None,
 ) -> Generator:
-    """Train on images [N, 3, 32, 32] (uint8) and labels [N], write `out` and return the generator.
+    """Train a generator, write its weights and a grid of samples, and return it.
 
-    Beside `out` (.safetensors) goes a sheet of samples (.png). After each epoch the whole state goes to
-    `checkpoint`; a run that finds it goes on from there. Left out, it is `out` + ".part", removed when all
-    epochs are done. The epoch that would end after `minutes` is not begun: what there is then is written, and
-    the checkpoint stays. `on_step` is told the epochs done as a fraction, `on_epoch` an epoch's mean losses.
+    After each epoch the whole state is written to a checkpoint, from which a later run continues with the
+    same result.
+
+    Args:
+        images: uint8 `[N, 3, 32, 32]`, N ≥ 2.
+        labels: `[N]`, below `settings.classes`.
+        settings: Epochs, learning rates and the like.
+        out: The safetensors file for the weights; the samples are written next to it as .png.
+        device: Where to train.
+        checkpoint: The file for the state, which is kept. If None it is `out` + ".part", removed when all
+            epochs are done.
+        minutes: Time limit. An epoch that would end later is not started; the weights so far are written and
+            the checkpoint is kept.
+        on_step: Called after each step with the number of epochs done, as a fraction.
+        on_epoch: Called after each epoch with its number and the mean losses of discriminator and generator.
+
+    Returns:
+        The running average of the generator, in `eval` mode.
+
+    Raises:
+        DataError: Images or labels are invalid, a loss is not finite, or the checkpoint is of another run.
 
     >>> import tempfile
-    >>> from refiner.data import open_data
-    >>> data = open_data("sample")
-    >>> tiny = Training(epochs=1, batch=2, latent=4, classes=2, width=2, discriminator_width=2)
+    >>> from refiner.data import load_data
+    >>> data = load_data("sample")
+    >>> tiny = GANTrainingSettings(epochs=1, batch=2, latent=4, classes=2, width=2, discriminator_width=2)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     generator = train(data.images[:2], data.labels[:2], tiny, Path(folder) / "own.safetensors")
     ...     sorted(file.name for file in Path(folder).iterdir())
@@ -93,134 +111,154 @@ def train(
     >>> generator(torch.zeros(1, 4), torch.tensor([1])).shape
     torch.Size([1, 3, 32, 32])
     """
-    _check(images, labels, training, out, minutes)
-    begin, where = time.monotonic(), torch.device(device)
+    _check(images, labels, settings, out, minutes)
+    start, device = time.monotonic(), torch.device(device)
     part = out.with_name(out.name + ".part") if checkpoint is None else checkpoint
-    settings = {name: value for name, value in asdict(training).items() if name != "epochs"}
-    settings["data"] = [len(images), checksum(images, labels)]
-    players = _start(training, where)
-    done = read_checkpoint(part, settings, players.restore) if part.exists() else 0
-    if done > training.epochs:
-        raise checks.wrong("epochs", training.epochs, f"an integer ≥ {done}, as {str(part)!r} has them")
-    pixels, targets = images.to(where), labels.to(where)
-    last = 0.0
-    with _quick():
-        while done < training.epochs and (not done or time.monotonic() - begin + last <= 60 * minutes):
-            start = time.monotonic()
-            losses = _epoch(players, pixels, targets, training, done, on_step)
+    identity = {name: value for name, value in asdict(settings).items() if name != "epochs"}
+    identity["data"] = [len(images), tensors_checksum(images, labels)]
+    state = _initial_state(settings, device)
+    done = read_checkpoint(part, identity, state.restore) if part.exists() else 0
+    if done > settings.epochs:
+        expected = f"an integer ≥ {done}, the number of epochs in {str(part)!r}"
+        raise checks.wrong("epochs", settings.epochs, expected)
+    pixels, targets = images.to(device), labels.to(device)
+    epoch_seconds = 0.0
+    with _fast_convolutions():
+        while done < settings.epochs and (
+            not done or time.monotonic() - start + epoch_seconds <= 60 * minutes
+        ):
+            epoch_start = time.monotonic()
+            losses = _train_epoch(state, pixels, targets, settings, done, on_step)
             if not all(map(math.isfinite, losses)):
-                raise DataError(f"loss = {losses}: not finite in epoch {done + 1}; try lower learning rates")
+                raise DataError(
+                    f"loss = {losses}: not finite in epoch {done + 1}; try lower learning rates",
+                    field="loss",
+                    value=losses,
+                    expected="finite losses",
+                )
             done += 1
-            write_checkpoint(part, players.tensors(), settings, done)
+            write_checkpoint(part, state.tensors(), identity, done)
             on_epoch(done, *losses)
-            last = time.monotonic() - start
-    generator = _finish(players.average, training)
-    write_samples(out.with_suffix(".png"), generator)
+            epoch_seconds = time.monotonic() - epoch_start
+    generator = _finish(state.average, settings)
+    write_sample_grid(out.with_suffix(".png"), generator)
     generator.save(out)
-    if checkpoint is None and done == training.epochs:
+    if checkpoint is None and done == settings.epochs:
         part.unlink(missing_ok=True)
     return generator
 
 
-def _check(images: Tensor, labels: Tensor, training: Training, out: Path, minutes: float) -> None:
+def _check(images: Tensor, labels: Tensor, settings: GANTrainingSettings, out: Path, minutes: float) -> None:
     if out.suffix != ".safetensors" or out.is_dir():
         raise checks.wrong("out", str(out), "a file name ending in .safetensors")
     if minutes != math.inf:
         checks.number("minutes", minutes, 0, above=True)
     if images.dtype != torch.uint8 or images.shape[1:] != (3, SIDE, SIDE) or len(images) < 2:
-        raise DataError(
-            f"images: {images.dtype} {list(images.shape)}, expected torch.uint8 [N ≥ 2, 3, {SIDE}, {SIDE}]"
-        )
+        raise _wrong("images", images, f"torch.uint8 [N ≥ 2, 3, {SIDE}, {SIDE}]")
     if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
-        raise DataError(f"labels: {labels.dtype} {list(labels.shape)}, expected torch.int64 [{len(images)}]")
+        raise _wrong("labels", labels, f"torch.int64 [{len(images)}]")
     low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= training.classes:
-        raise DataError(f"labels in [{low}, {high}]: expected [0, {training.classes - 1}]")
+    if low < 0 or high >= settings.classes:
+        expected = f"[0, {settings.classes - 1}]"
+        raise DataError(
+            f"labels in [{low}, {high}]: expected {expected}",
+            field="labels",
+            value=[low, high],
+            expected=expected,
+        )
 
 
-def _start(training: Training, device: torch.device) -> Players:
-    # On the CPU and apart from the caller's draws: the same start on every device.
+def _wrong(name: str, tensor: Tensor, expected: str) -> DataError:
+    message = f"{name}: {tensor.dtype} {list(tensor.shape)}, expected {expected}"
+    return DataError(message, field=name, value=tensor, expected=expected)
+
+
+def _initial_state(settings: GANTrainingSettings, device: torch.device) -> GANState:
+    # On the CPU and without effect on the caller's random state: the same start on every device.
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(training.seed)
-        generator = Generator(training.latent, training.classes, training.width)
-        discriminator = Discriminator(training.classes, training.discriminator_width)
-    rates = training.generator_rate, training.discriminator_rate
-    return Players.start(generator.to(device), discriminator.to(device), rates)
+        torch.manual_seed(settings.seed)
+        generator = Generator(settings.latent, settings.classes, settings.width)
+        discriminator = Discriminator(settings.classes, settings.discriminator_width)
+    rates = settings.generator_rate, settings.discriminator_rate
+    return GANState.start(generator.to(device), discriminator.to(device), rates)
 
 
-def _epoch(
-    players: Players,
+def _train_epoch(
+    state: GANState,
     pixels: Tensor,
     targets: Tensor,
-    training: Training,
+    settings: GANTrainingSettings,
     epoch: int,
     on_step: Callable[[float], None],
 ) -> tuple[float, float]:
-    """One pass over the images; the mean losses of the discriminator and the generator."""
+    """Train for one epoch; returns the mean losses of the discriminator and the generator."""
     device = pixels.device
-    # Each epoch has a generator of its own, so that a resumed run draws what an unbroken one would.
-    draws = torch.Generator(device).manual_seed(training.seed * 100_003 + epoch)
-    size = min(training.batch, len(pixels))
+    # Each epoch has its own random generator, so that a resumed run has the draws of an uninterrupted one.
+    draws = torch.Generator(device).manual_seed(settings.seed * 100_003 + epoch)
+    size = min(settings.batch, len(pixels))
     steps = len(pixels) // size
-    made = epoch * -(-steps // training.judgings)
+    first_step = generator_step = epoch * -(-steps // settings.discriminator_steps)
     order = torch.randperm(len(pixels), generator=draws, device=device)
-    judging, making = torch.zeros(2, device=device)
-    begun = made
+    discriminator_loss, generator_loss = torch.zeros(2, device=device)
     for step, index in enumerate(torch.split(order[: steps * size], size)):
-        real = mirror(pixels[index].float() / 255, draws)
-        judging += _judge(players, real, targets[index], training, draws)
-        if step % training.judgings == 0:
-            chosen = torch.randint(len(targets), (size,), generator=draws, device=device)
-            making += _make(players, targets[chosen], training, draws)
-            made += 1
-            # Early weights are poor, so the mean forgets them sooner.
-            players.follow(min(training.mean, made / (made + 9)))
+        real = random_flip(pixels[index].float() / 255, draws)
+        discriminator_loss += _discriminator_step(state, real, targets[index], settings, draws)
+        if step % settings.discriminator_steps == 0:
+            sampled = torch.randint(len(targets), (size,), generator=draws, device=device)
+            generator_loss += _generator_step(state, targets[sampled], settings, draws)
+            generator_step += 1
+            # Early weights are poor, so that the average forgets them sooner.
+            state.update_average(min(settings.average_decay, generator_step / (generator_step + 9)))
         on_step(epoch + (step + 1) / steps)
-    return float(judging / steps), float(making / (made - begun))
+    return float(discriminator_loss / steps), float(generator_loss / (generator_step - first_step))
 
 
-def _judge(players: Players, real: Tensor, y: Tensor, training: Training, draws: torch.Generator) -> Tensor:
-    """A step of the discriminator: hinge loss, real above 1 and made below −1."""
-    with _narrow(real.device):
+def _discriminator_step(
+    state: GANState, real: Tensor, y: Tensor, settings: GANTrainingSettings, draws: torch.Generator
+) -> Tensor:
+    """One step of the discriminator with the hinge loss: real images above 1, generated ones below −1."""
+    with _autocast(real.device):
         with torch.no_grad():
-            fake = players.generator(_latents(y, training, draws), y)
-        both = torch.cat([real, fake])
-        both = disturb(both, draws) if training.augment else both
-        high, low = players.discriminator(both, y.repeat(2)).chunk(2)
-    loss = torch.relu(1 - high).mean() + torch.relu(1 + low).mean()
-    return _step(players.discriminator_adam, loss)
+            fake = state.generator(_latents(y, settings, draws), y)
+        images = torch.cat([real, fake])
+        images = shift_and_cut_out(images, draws) if settings.augment else images
+        real_scores, fake_scores = state.discriminator(images, y.repeat(2)).chunk(2)
+    loss = torch.relu(1 - real_scores).mean() + torch.relu(1 + fake_scores).mean()
+    return _optimize(state.discriminator_adam, loss)
 
 
-def _make(players: Players, y: Tensor, training: Training, draws: torch.Generator) -> Tensor:
-    """A step of the generator: what it makes shall score high."""
-    players.discriminator.requires_grad_(False)
-    with _narrow(y.device):
-        fake = players.generator(_latents(y, training, draws), y)
-        fake = disturb(fake, draws) if training.augment else fake
-        loss = -players.discriminator(fake, y).mean()
-    told = _step(players.generator_adam, loss)
-    players.discriminator.requires_grad_(True)
-    return told
+def _generator_step(
+    state: GANState, y: Tensor, settings: GANTrainingSettings, draws: torch.Generator
+) -> Tensor:
+    """One step of the generator, which raises the scores of its images."""
+    state.discriminator.requires_grad_(False)
+    with _autocast(y.device):
+        fake = state.generator(_latents(y, settings, draws), y)
+        fake = shift_and_cut_out(fake, draws) if settings.augment else fake
+        loss = -state.discriminator(fake, y).mean()
+    loss = _optimize(state.generator_adam, loss)
+    state.discriminator.requires_grad_(True)
+    return loss
 
 
-def _step(adam: torch.optim.Adam, loss: Tensor) -> Tensor:
+def _optimize(adam: torch.optim.Adam, loss: Tensor) -> Tensor:
     adam.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     adam.step()
     return loss.detach()
 
 
-def _latents(y: Tensor, training: Training, draws: torch.Generator) -> Tensor:
-    return torch.randn(len(y), training.latent, generator=draws, device=y.device)
+def _latents(y: Tensor, settings: GANTrainingSettings, draws: torch.Generator) -> Tensor:
+    return torch.randn(len(y), settings.latent, generator=draws, device=y.device)
 
 
-def _narrow(device: torch.device) -> torch.autocast:
+def _autocast(device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
 
 
 @contextmanager
-def _quick() -> Iterator[None]:
-    """TF32, and convolutions timed once to take the fastest: every batch has the same shape."""
+def _fast_convolutions() -> Iterator[None]:
+    """Allow TF32, and let cuDNN choose the fastest convolutions: every batch has the same shape."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:
@@ -231,7 +269,7 @@ def _quick() -> Iterator[None]:
 
 
 class _EveryClass(nn.Module):
-    """The generator as a function of latents alone, the classes taking turns."""
+    """The generator as a function of latents alone, cycling through the classes."""
 
     def __init__(self, generator: Generator) -> None:
         super().__init__()
@@ -242,16 +280,16 @@ class _EveryClass(nn.Module):
         return self.generator(z, y)  # type: ignore[no-any-return]
 
 
-def _finish(average: Generator, training: Training) -> Generator:
-    """The average as its file will hold it, with batch-norm statistics of its own."""
+def _finish(average: Generator, settings: GANTrainingSettings) -> Generator:
+    """The averaged generator as its file will contain it, with batch-norm statistics of its own images."""
     device = average.start.weight.device
     with torch.no_grad():
         for weight in average.parameters():
             weight.copy_(weight.half())
-    draws = torch.Generator(device).manual_seed(training.seed)
-    shape = training.batch, training.latent
+    draws = torch.Generator(device).manual_seed(settings.seed)
+    shape = settings.batch, settings.latent
     recalibrate(
         _EveryClass(average),
-        (torch.randn(shape, generator=draws, device=device) for _ in range(_SETTLING)),
+        (torch.randn(shape, generator=draws, device=device) for _ in range(_CALIBRATION_BATCHES)),
     )
     return average.eval()

@@ -1,22 +1,22 @@
-"""How much of an original is in a reconstruction, and what a blind guess would have had."""
+"""Metrics that compare reconstructions with originals, blind guesses as their baseline, and verdicts."""
 
 from refiner.metrics.assignment import assign, best_order
-from refiner.metrics.blind import BlindGuess, best_guesses, blind_guess
-from refiner.metrics.group import GroupVerdict, judge_group
+from refiner.metrics.blind_guesses import BlindGuess, best_guesses, blind_guess
+from refiner.metrics.group_verdict import GroupVerdict, judge_group
 from refiner.metrics.identification import Identification, identify
 from refiner.metrics.image import mse, psnr, ssim
-from refiner.metrics.measures import MEASURES, Measure, measure_all, noise_ratio
+from refiner.metrics.metric_registry import METRICS, Metric, noise_ratio, score_all
 from refiner.metrics.perceptual import features, lpips
 from refiner.metrics.thresholds import Thresholds
 from refiner.metrics.verdict import Level, Verdict, judge, judge_each
 
 __all__ = [
-    "MEASURES",
+    "METRICS",
     "BlindGuess",
     "GroupVerdict",
     "Identification",
     "Level",
-    "Measure",
+    "Metric",
     "Thresholds",
     "Verdict",
     "assign",
@@ -29,9 +29,9 @@ __all__ = [
     "judge_each",
     "judge_group",
     "lpips",
-    "measure_all",
     "mse",
     "noise_ratio",
     "psnr",
+    "score_all",
     "ssim",
 ]

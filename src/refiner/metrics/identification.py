@@ -1,4 +1,4 @@
-"""Identification: is a reconstruction nearer to its own original than to all the others?"""
+"""Identification: is a reconstruction closer to its own original than to other candidates?"""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,14 @@ from torch import Tensor
 
 from refiner.checks import choice, integer
 from refiner.errors import DataError
-from refiner.metrics.pairs import check_images, check_pair
+from refiner.metrics.image_checks import check_pair, check_same_image_shape
 from refiner.metrics.perceptual import features
 
-WAYS = ("pixels", "lpips")
-# Two candidates closer than this are equally near: products in float64 differ by rounding alone.
+METHODS = ("pixels", "lpips")
+# Similarities that differ by less are equal: products in float64 differ by rounding.
 _TIE = 1e-9
-# A standard deviation below this is the rounding of a flat image.
-_FLAT = 1e-6
+# A standard deviation below this is the rounding error of a uniform image.
+_UNIFORM = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,18 +22,19 @@ class Identification:
     """The rank of each reconstruction's own original among the candidates."""
 
     by: str
+    """How candidates were ranked, one of `METHODS`."""
     ranks: Tensor
-    """`[N]`, 1 for the nearest; candidates equally near share the mean of their ranks."""
+    """`[N]`, 1 for the closest candidate; equally close candidates share the mean of their ranks."""
     candidates: int
 
     @property
     def top1(self) -> float:
-        """The share of reconstructions whose own original is nearest; by chance 1 / candidates."""
+        """The fraction of reconstructions whose own original is the closest; by chance 1 / candidates."""
         return float((self.ranks == 1).double().mean())
 
     @property
-    def shares(self) -> Tensor:
-        """`[N]` rank / candidates: how likely an image that knows nothing ranks as well or better."""
+    def p_values(self) -> Tensor:
+        """Rank / candidates, `[N]`: the probability that an unrelated image ranks as well or better."""
         return self.ranks / self.candidates
 
 
@@ -45,58 +46,66 @@ def identify(
     others: Tensor | None = None,
     chunk: int = 256,
 ) -> Identification:
-    """Rank each of N reconstructions' own original among all N, and among `others [M, C, H, W]` if given.
+    """Rank each reconstruction's own original among all originals and further candidates.
 
-    `by="pixels"` ranks by the Pearson correlation of pixels, each channel less its own mean: brightness,
-    contrast and a flat colour win nothing, and a flat reconstruction has the middle rank. It finds an image
-    under noise that hides it from the eye. `by="lpips"` ranks by LPIPS, which finds a mirrored, turned or
-    shifted image and is soon lost in noise. `others` are images of the same kind that are no victims: few
-    victims alone can't tell a leak from luck. The descriptors of all candidates are held at once, their
-    products `chunk` rows at a time.
+    Args:
+        reconstructed: `[N, C, H, W]` in 0..1.
+        original: `[N, C, H, W]` in 0..1; the n-th reconstruction belongs to the n-th original.
+        by: "pixels" ranks by the Pearson correlation of pixels, each channel centred. Brightness, contrast
+            and a uniform colour have no effect, and a uniform reconstruction gets the middle rank. It finds
+            an image under noise that hides it from the eye. "lpips" ranks by LPIPS, which finds a mirrored,
+            rotated or shifted image but tolerates little noise.
+        others: Further candidates `[M, C, H, W]` of the same kind that are no victims. With few candidates a
+            leak can't be told from chance.
+        chunk: Reconstructions compared at a time. The features of all candidates are in memory at once.
+
+    Returns:
+        The ranks `[N]` and the number of candidates.
+
+    Raises:
+        DataError: The images are invalid, or there is only one candidate.
 
     >>> images = torch.rand(50, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    >>> found = identify(0.5 + 0.1 * images, images)
-    >>> found.ranks[:3].tolist(), found.candidates, found.top1
+    >>> result = identify(0.5 + 0.1 * images, images)
+    >>> result.ranks[:3].tolist(), result.candidates, result.top1
     ([1.0, 1.0, 1.0], 50, 1.0)
     """
-    choice("by", by, WAYS)
+    choice("by", by, METHODS)
     chunk = integer("chunk", chunk, 1)
     reconstructed, original = check_pair(reconstructed, original)
-    candidates = original if others is None else torch.cat([original, _fitting(others, original)])
+    candidates = original
+    if others is not None:
+        others = check_same_image_shape("others", others, original)
+        candidates = torch.cat([original, others.to(original)])
     if len(candidates) < 2:
-        raise DataError("original: 1 candidate, expected 2 or more to rank; pass others")
-    describe = _correlation if by == "pixels" else _perception
-    wanted = torch.cat([describe(part) for part in torch.split(candidates, chunk)])
-    # The candidate with the largest a·b − |b|²/2 is the nearest to a; all |b| = 1 makes that the correlation.
-    offset = wanted.square().sum(1) / 2 if by == "lpips" else wanted.new_zeros(len(wanted))
+        raise DataError(
+            "original: 1 candidate, expected 2 or more to rank; pass others",
+            field="original",
+            value=original,
+            expected="2 or more candidates",
+        )
+    describe = _centred_pixels if by == "pixels" else _deep_features
+    described = torch.cat([describe(part) for part in torch.split(candidates, chunk)])
+    # The candidate b with the largest a·b − |b|²/2 is the closest to a; if all |b| = 1 it is the correlation.
+    offset = described.square().sum(1) / 2 if by == "lpips" else described.new_zeros(len(described))
     ranks = []
     for begin in range(0, len(reconstructed), chunk):
-        likeness = describe(reconstructed[begin : begin + chunk]) @ wanted.mT - offset
-        own = likeness.diagonal(begin)[:, None]
-        nearer = (likeness > own + _TIE).sum(1)
-        equal = ((likeness - own).abs() <= _TIE).sum(1) - 1
-        ranks.append(1 + nearer + equal / 2)
+        similarity = describe(reconstructed[begin : begin + chunk]) @ described.mT - offset
+        own = similarity.diagonal(begin)[:, None]
+        closer = (similarity > own + _TIE).sum(1)
+        equal = ((similarity - own).abs() <= _TIE).sum(1) - 1
+        ranks.append(1 + closer + equal / 2)
     return Identification(by, torch.cat(ranks), len(candidates))
 
 
-def _fitting(others: Tensor, original: Tensor) -> Tensor:
-    others = check_images("others", others)
-    if others.shape[1:] != original.shape[1:]:
-        raise DataError(
-            f"others: images of shape {list(others.shape[1:])}, "
-            f"expected {list(original.shape[1:])} as the originals have"
-        )
-    return others.to(original)
-
-
-def _correlation(images: Tensor) -> Tensor:
-    """Pixels less their channel's mean, of length 1, so that products are correlations; zeros if flat."""
+def _centred_pixels(images: Tensor) -> Tensor:
+    """Pixels minus their channel's mean, with norm 1: products are correlations. Zeros for uniform images."""
     pixels = images.double()
     centred = (pixels - pixels.mean((2, 3), keepdim=True)).flatten(1)
-    length = centred.norm(dim=1, keepdim=True)
-    visible = length > _FLAT * centred.shape[1] ** 0.5
-    return torch.where(visible, centred / length.clamp_min(1e-30), 0.0)
+    norm = centred.norm(dim=1, keepdim=True)
+    not_uniform = norm > _UNIFORM * centred.shape[1] ** 0.5
+    return torch.where(not_uniform, centred / norm.clamp_min(1e-30), 0.0)
 
 
-def _perception(images: Tensor) -> Tensor:
+def _deep_features(images: Tensor) -> Tensor:
     return features(images, chunk=len(images)).double()

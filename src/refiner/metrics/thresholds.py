@@ -1,4 +1,4 @@
-"""Where a reconstruction begins to tell something: the paper's thresholds, and ours where it has none."""
+"""The thresholds of the verdicts: the paper's where it has them, the project's own elsewhere."""
 
 import math
 from dataclasses import dataclass, fields
@@ -8,9 +8,10 @@ from refiner import checks
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Where a reconstruction begins to tell something; the first four are the paper's ("Privacy protection").
+    """From which score on a reconstruction reveals something; the first four are the paper's.
 
-    All four are shown; PSNR, SSIM and identification vote.
+    All of the paper's thresholds ("Privacy protection") are reported. PSNR, SSIM and identification determine
+    the verdict.
 
     >>> Thresholds().visible(psnr=16.0, ssim=0.3, lpips=0.2, noise=0.1)
     {'psnr': True, 'ssim': False, 'lpips': False, 'noise': True}
@@ -21,21 +22,21 @@ class Thresholds:
     ssim: float = 0.5
     """Visible at or above."""
     lpips: float = 0.05
-    """Visible at or below. Has no vote: near-copies lie above it."""
+    """Visible at or below. Not part of the verdict: near-copies score above it."""
     noise: float = 0.4
-    """Visible at or below. Has no vote: a clean image of something else has 0."""
+    """Visible at or below. Not part of the verdict: a clean image of something else scores 0."""
     psnr_margin: float = 1.0
     """Borderline from this far below the threshold, in dB."""
     ssim_margin: float = 0.05
     """Borderline from this far below the threshold."""
     identified: float = 0.01
-    """Exposed if an image that knows nothing ranks as well with at most this probability."""
+    """Exposed if an unrelated image ranks as well with at most this probability."""
     suspicious: float = 0.05
-    """Borderline likewise; with fewer than 1 / `suspicious` candidates identification has no vote."""
+    """Borderline likewise; identification is ignored with fewer than 1 / `suspicious` candidates."""
     exposed_share: float = 0.05
-    """A group is exposed from this share of exposed victims on."""
+    """A group is exposed if at least this fraction of its victims is."""
     borderline_share: float = 0.2
-    """A group is borderline from this share of victims that are not protected on."""
+    """A group is borderline if at least this fraction of its victims is not protected."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -47,7 +48,17 @@ class Thresholds:
             )
 
     def visible(self, *, psnr: float, ssim: float, lpips: float, noise: float) -> dict[str, bool]:
-        """By each of the paper's thresholds alone: is something private visible?"""
+        """Return whether private content is visible by each of the paper's thresholds alone.
+
+        Args:
+            psnr: PSNR of the reconstruction, in dB.
+            ssim: SSIM of the reconstruction.
+            lpips: LPIPS of the reconstruction.
+            noise: Noise ratio of the reconstruction.
+
+        Returns:
+            A flag for each score, by name.
+        """
         return {
             "psnr": psnr >= self.psnr,
             "ssim": ssim >= self.ssim,
@@ -56,4 +67,4 @@ class Thresholds:
         }
 
 
-PAPER = Thresholds()
+PAPER_THRESHOLDS = Thresholds()

@@ -1,4 +1,4 @@
-"""The two players of a training, the generator's running average, and their optimizers."""
+"""The state of a GAN training: both networks, the generator's running average, and their optimizers."""
 
 from collections.abc import Mapping
 from copy import deepcopy
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from refiner.checkpoint import under
+from refiner.checkpoint import select_prefix
 from refiner.generator.discriminator import Discriminator
 from refiner.generator.network import Generator
 
@@ -15,12 +15,12 @@ BETAS = (0.0, 0.99)
 
 
 @dataclass(frozen=True, eq=False)
-class Players:
-    """All that a training carries from step to step."""
+class GANState:
+    """Everything that changes during a GAN training."""
 
     generator: Generator
     average: Generator
-    """The mean of the generator's past weights: steadier than the last ones, and what is kept in the end."""
+    """The running average of the generator's weights, less noisy than the last ones: the result."""
     discriminator: Discriminator
     generator_adam: torch.optim.Adam
     discriminator_adam: torch.optim.Adam
@@ -28,11 +28,11 @@ class Players:
     @classmethod
     def start(
         cls, generator: Generator, discriminator: Discriminator, rates: tuple[float, float]
-    ) -> "Players":
-        """Players before their first step, with the learning rates of both.
+    ) -> "GANState":
+        """Return the state before the first step; `rates` are the learning rates of both networks.
 
-        >>> players = Players.start(Generator(16, 10, 8), Discriminator(10, 8), (1e-4, 2e-4))
-        >>> bool((players.average.start.weight == players.generator.start.weight).all())
+        >>> state = GANState.start(Generator(16, 10, 8), Discriminator(10, 8), (1e-4, 2e-4))
+        >>> bool((state.average.start.weight == state.generator.start.weight).all())
         True
         """
         return cls(
@@ -44,28 +44,30 @@ class Players:
         )
 
     @torch.no_grad()
-    def follow(self, share: float) -> None:
-        """Let the average keep `share` of itself and take the rest from the generator."""
-        for mean, now in zip(self.average.parameters(), self.generator.parameters(), strict=True):
-            mean.lerp_(now, 1 - share)
+    def update_average(self, decay: float) -> None:
+        """Set the average to decay · average + (1 − decay) · generator."""
+        for average, weight in zip(self.average.parameters(), self.generator.parameters(), strict=True):
+            average.lerp_(weight, 1 - decay)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The whole state by name."""
-        found = {
-            f"{part}.{name}": t for part, m in self._networks().items() for name, t in m.state_dict().items()
+        """Return the whole state as tensors by name."""
+        tensors = {
+            f"{part}.{name}": t
+            for part, network in self._networks().items()
+            for name, t in network.state_dict().items()
         }
         for part, adam in self._adams().items():
             for index, state in adam.state_dict()["state"].items():
-                found |= {f"{part}.{index}.{name}": t for name, t in state.items()}
-        return found
+                tensors |= {f"{part}.{index}.{name}": t for name, t in state.items()}
+        return tensors
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `tensors` gave."""
+        """Restore the state from what `tensors` returned."""
         for part, network in self._networks().items():
-            network.load_state_dict(under(part, tensors))
+            network.load_state_dict(select_prefix(part, tensors))
         for part, adam in self._adams().items():
             state: dict[int, dict[str, Tensor]] = {}
-            for name, tensor in under(part, tensors).items():
+            for name, tensor in select_prefix(part, tensors).items():
                 index, field = name.split(".")
                 state.setdefault(int(index), {})[field] = tensor
             adam.load_state_dict({"state": state, "param_groups": adam.state_dict()["param_groups"]})

@@ -1,4 +1,4 @@
-"""Every metric refuses the same bad images, in one line that names what is wrong."""
+"""Every metric raises the same one-line errors for invalid images."""
 
 from collections.abc import Callable
 
@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from refiner.errors import DataError
-from refiner.metrics import features, identify, lpips, measure_all, mse, noise_ratio, psnr, ssim
-from refiner.metrics.pairs import check_images, check_pair
+from refiner.metrics import features, identify, lpips, mse, noise_ratio, psnr, score_all, ssim
+from refiner.metrics.image_checks import check_images, check_pair
 
 GOOD = torch.full((2, 3, 32, 32), 0.5)
-PAIRED = (mse, psnr, ssim, lpips, measure_all, identify)
+PAIRED = (mse, psnr, ssim, lpips, score_all, identify)
 SINGLE = (features, noise_ratio)
 
 
@@ -37,7 +37,9 @@ BAD = {
 
 @pytest.mark.parametrize("kind", BAD)
 @pytest.mark.parametrize("metric", PAIRED)
-def test_bad_images_are_refused_on_both_sides(metric: Callable[..., object], kind: str) -> None:
+def test_invalid_images_raise_as_reconstruction_and_original(
+    metric: Callable[..., object], kind: str
+) -> None:
     images, message = BAD[kind]
     with pytest.raises(DataError) as caught:
         metric(images, GOOD)
@@ -49,7 +51,7 @@ def test_bad_images_are_refused_on_both_sides(metric: Callable[..., object], kin
 
 @pytest.mark.parametrize("kind", BAD)
 @pytest.mark.parametrize("metric", SINGLE)
-def test_and_where_there_is_one_side(metric: Callable[..., object], kind: str) -> None:
+def test_invalid_images_raise_in_metrics_of_one_image(metric: Callable[..., object], kind: str) -> None:
     images, message = BAD[kind]
     with pytest.raises(DataError) as caught:
         metric(images)
@@ -58,18 +60,17 @@ def test_and_where_there_is_one_side(metric: Callable[..., object], kind: str) -
 
 @pytest.mark.parametrize("metric", PAIRED)
 @pytest.mark.parametrize("shape", [(1, 3, 32, 32), (2, 1, 32, 32), (2, 3, 32, 33)])
-def test_nothing_is_broadcast(metric: Callable[..., object], shape: tuple[int, ...]) -> None:
+def test_shapes_are_not_broadcast(metric: Callable[..., object], shape: tuple[int, ...]) -> None:
     with pytest.raises(DataError) as caught:
         metric(torch.zeros(shape), GOOD)
     assert (
-        str(caught.value)
-        == f"reconstructed: shape {list(shape)}, expected [2, 3, 32, 32] as the originals have"
+        str(caught.value) == f"reconstructed: shape {list(shape)}, expected [2, 3, 32, 32] like the originals"
     )
 
 
-def test_devices_are_not_mixed() -> None:
-    with pytest.raises(DataError, match="on meta, expected cpu as the originals are"):
-        # Only the last check looks at devices; a meta tensor has no values for the others.
+def test_different_devices_raise() -> None:
+    with pytest.raises(DataError, match="on meta, expected cpu like the originals"):
+        # A real meta tensor has no values for the other checks.
         check_pair(_OnMeta(GOOD), GOOD)
 
 
@@ -79,13 +80,13 @@ class _OnMeta(Tensor):
         return torch.device("meta")
 
 
-def test_rounding_is_forgiven() -> None:
+def test_rounding_beyond_the_range_is_accepted() -> None:
     check_images("original", torch.tensor([-5e-5, 1 + 5e-5]).view(2, 1, 1, 1))
     with pytest.raises(DataError):
         check_images("original", torch.tensor([0.0, 1 + 5e-4]).view(2, 1, 1, 1))
 
 
-def test_two_dtypes_become_one_and_graphs_end() -> None:
+def test_dtypes_are_promoted_and_graphs_detached() -> None:
     a, b = check_pair(GOOD.clone().requires_grad_(), GOOD.double())
     assert a.dtype == b.dtype == torch.float64
     assert not a.requires_grad

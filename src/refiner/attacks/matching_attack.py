@@ -1,0 +1,54 @@
+"""The base class of attacks that are a choice of distance, priors, optimizer and parametrisation."""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from refiner.attacks.base import Attack, Reconstruction, RunOptions
+from refiner.attacks.gradient_matching import GradientMatching
+from refiner.attacks.label_inference import infer_labels
+from refiner.attacks.observation import Observation
+from refiner.attacks.threat_model import ThreatModel
+from refiner.core.task import Task
+
+
+@dataclass(frozen=True)
+class MatchingAttack(Attack):
+    """An attack by gradient matching; labels that are not granted are inferred first.
+
+    A subclass overrides `matching`, which turns its settings into a `GradientMatching`; that validates the
+    settings when the attack is made. It may override `prepare` to choose the labels in another way.
+    """
+
+    def __post_init__(self) -> None:
+        # Raises for wrong settings now, not when the attack is run.
+        self.matching()
+
+    @abstractmethod
+    def matching(self) -> GradientMatching:
+        """Return the distance, priors, optimizer and parametrisation that the settings describe."""
+
+    def check(self, task: Task) -> None:
+        """Raise if the parametrisation can't produce the task's inputs."""
+        self.matching().parametrisation.check(task)
+
+    def networks(self, task: Task) -> Mapping[str, nn.Module]:
+        """Return the networks of the parametrisation."""
+        return self.matching().parametrisation.networks(task)
+
+    def run(
+        self, observations: list[Observation], threat: ThreatModel, options: RunOptions
+    ) -> Reconstruction:
+        """Reconstruct the batches by gradient matching."""
+        matching, labels = self.prepare(observations, threat)
+        return matching.run(observations, labels, options)
+
+    def prepare(
+        self, observations: list[Observation], threat: ThreatModel
+    ) -> tuple[GradientMatching, Tensor]:
+        """Return the matching to run and the labels `[V, B]`: the granted ones, or else inferred ones."""
+        granted = observations[0].labels
+        labels = granted if threat.labels and granted is not None else infer_labels(*observations)
+        return self.matching(), labels

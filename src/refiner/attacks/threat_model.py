@@ -1,0 +1,51 @@
+"""The threat model: what an attacker may use besides the upload and the model."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from refiner import checks
+from refiner.errors import ThreatModelError
+
+Capability = Literal["labels", "statistics", "generator"]
+"""One thing that a threat model can grant: the name of a field of `ThreatModel`."""
+
+
+@dataclass(frozen=True)
+class ThreatModel:
+    """What an attacker may use besides the upload, the model and the batch size.
+
+    Args:
+        labels: The victims' labels. Without them an attack infers them from the last layer's gradient.
+        statistics: The batch-norm statistics of the model over data like the victims'.
+        generator: A generator trained on public images like the victims'.
+
+    >>> ThreatModel().check({"generator"}, "ggl")
+    Traceback (most recent call last):
+    refiner.errors.ThreatModelError: ggl needs generator, which this threat model does not grant; ...
+    """
+
+    labels: bool = False
+    statistics: bool = False
+    generator: bool = False
+
+    def __post_init__(self) -> None:
+        for capability in fields(self):
+            checks.flag(capability.name, getattr(self, capability.name))
+
+    def check(self, needs: Collection[str], attack: str) -> None:
+        """Raise unless everything that an attack needs is granted.
+
+        Args:
+            needs: The capabilities that the attack needs.
+            attack: The attack's name, for the message.
+
+        Raises:
+            ThreatModelError: A capability is not granted.
+        """
+        missing = sorted(need for need in needs if not getattr(self, need))
+        if missing:
+            raise ThreatModelError(
+                f"{attack} needs {' and '.join(missing)}, which this threat model does not grant",
+                missing=missing,
+            )
