@@ -131,7 +131,7 @@ def _wrong_arguments() -> list[tuple[str, dict[str, object]]]:
         ("x: values in", {"x": 2 * x}),
         ("x: NaN", {"x": x * torch.nan}),
         ("y = int64 tensor of shape \\[1\\]: expected labels of shape \\[2\\]", {"y": y[:1]}),
-        ("y holds label 10", {"y": y + 9}),
+        ("y contains label 10", {"y": y + 9}),
         ("did you mean 'refiner'", {"defense": "refine"}),
         ("did you mean 'inverting'", {"attack": "invert"}),
         ("metrics = 'fid'", {"metrics": ["fid"]}),
@@ -206,13 +206,13 @@ def test_failing_attack_is_not_reported_as_protection(task: Task, sample: Sample
     assert "its results say nothing about the defences" in text
     assert "among 4 candidates it can't be told from chance" in text
     strong = replace(result, attack="strong", verdict=replace(result.verdict, level="exposed"))
-    assert f"{result.attack} fails even without a defence" in summary([result, strong])
+    assert f"The {result.attack} attack fails even without a defence" in summary([result, strong])
     assert "fails" not in summary([strong])
 
 
 def test_summary_states_guarantees(audited: Audited) -> None:
     defended = audited("refiner")
-    assert "Nothing is proven for refiner: these results" in summary([audited("none"), defended])
+    assert "Nothing is proven for refiner: these are measurements" in summary([audited("none"), defended])
     assert "roven" not in summary([audited("none")])
     settings = {**defended.settings, "defense": {"proven": True, "guarantee": "(ε, δ) for one sample"}}
     proven = replace(defended, defense="dp", settings=settings)
@@ -252,9 +252,9 @@ def test_guarantee_of_a_chain_is_that_of_its_first_part(task: Task, sample: Samp
 
     assert "Proven for" not in summary_of("pruning+dp-gaussian", "pruning+gq")
     both = summary_of("dp-gaussian:per_sample=true", "dp-gaussian")
-    assert "Proven for dp-gaussian (per_sample = True): (ε, δ) for one sample" in both
-    assert "With dp-gaussian, inverting" in both
-    assert "With dp-gaussian (per_sample = True), inverting" in both
+    assert "Proven for dp-gaussian (per_sample = True): (ε, δ)-differential privacy for one sample" in both
+    assert "With dp-gaussian, the inverting attack" in both
+    assert "With dp-gaussian (per_sample = True), the inverting attack" in both
     assert "Nothing is proven for dp-gaussian: these" in both
     assert "Proven for dp-gaussian+gq (dp-gaussian.per_sample = True):" in summary_of(
         "dp-gaussian:per_sample=true+gq"

@@ -23,7 +23,7 @@ def test_every_defence_is_listed() -> None:
     output = call("defenses").output
     for name in DEFENSES:
         assert f"\n {name} " in f"\n{output}" or f"\n{name} " in f"\n{output}", name
-    for word in ("needs the data", "needs the gradient", "guarantee: none: the raw gradient leaves"):
+    for word in ("needs the data", "needs the gradient", "guarantee: none: the raw gradient is uploaded"):
         assert word in single_spaced(output)
     assert "tau = 0.95, a number in [0, 1]" in single_spaced(output)
     assert "as refiner, except" in single_spaced(output)

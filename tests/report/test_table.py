@@ -82,5 +82,10 @@ def test_rows_of_wrong_length_and_unknown_verdicts_are_rejected() -> None:
         Cell("1", "bad")  # type: ignore[arg-type]
 
 
+def test_definitions_explain_the_columns() -> None:
+    html = Table("T", ["a"], [["1"]], definitions=[("a", "less < more")]).html("a")
+    assert re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", html) == [("a", "less &lt; more")]
+
+
 def test_table_without_rows_sorts_as_text() -> None:
     assert heads(Table("T", ["a", "b"], [])) == ["text", "text"]

@@ -207,7 +207,7 @@ def _settings(plan: Plan) -> dict[str, object]:
             "names": list(scorer.metrics),
             "public": scorer.public.source,
             "public sha256": _digest(
-                t for t in (scorer.public.images, scorer.public.others) if t is not None
+                t for t in (scorer.public.images, scorer.public.candidates) if t is not None
             ),
             "candidates of the victims' kind": scorer.public.like_victims,
             "blind guesses": list(scorer.guesses),

@@ -5,15 +5,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from refiner.audit.display_names import pair_names, shared_settings
-from refiner.audit.result import AuditResult, Finding, Mean
-from refiner.audit.summary import attack_works, exposed_by, summary, tuning_text, verdict_note
+from refiner.audit.report_table import COLUMNS, column_definitions, table_note, table_rows
+from refiner.audit.result import AuditResult, Finding
+from refiner.audit.summary import attack_works, exposed_by, summary, verdict_note
 from refiner.errors import DataError
-from refiner.metrics.thresholds import PAPER_THRESHOLDS
 from refiner.report import (
     VERDICTS,
     Card,
     CardGroup,
-    Cell,
     Distribution,
     Gallery,
     Page,
@@ -26,19 +25,6 @@ from refiner.report import (
     write_page,
 )
 
-COLUMNS = (
-    "defence",
-    "attack",
-    "PSNR, dB",
-    "SSIM",
-    "LPIPS",
-    "noise",
-    "identified",
-    "labels inferred",
-    "upload, bytes",
-    "exposed",
-    "verdict",
-)
 _CARDS_PER_GROUP = 12
 
 
@@ -93,11 +79,15 @@ def report_page(results: Sequence[AuditResult], source: str = "") -> Page:
     names = pair_names(results)
     audits = list(zip(names, results, strict=True))
     sections: list[Section] = [
-        Table("Scores of every defence and attack", list(COLUMNS), table_rows(results), _table_note(results)),
-        _distribution(
-            audits, "psnr", "PSNR of every image", "PSNR in dB; higher is a better reconstruction", "dB"
+        Table(
+            "Scores of every defence and attack",
+            list(COLUMNS),
+            table_rows(results),
+            table_note(results),
+            column_definitions(results[0]),
         ),
-        _distribution(audits, "ssim", "SSIM of every image", "SSIM; higher is a better reconstruction", ""),
+        _distribution(audits, "psnr", "PSNR of every image", "PSNR in dB, higher is more exposed", "dB"),
+        _distribution(audits, "ssim", "SSIM of every image", "SSIM, higher is more exposed", ""),
         _gallery(audits),
         SettingsTable(
             shared_settings(names, results),
@@ -126,125 +116,6 @@ def page_verdict(results: Sequence[AuditResult]) -> Verdict | None:
     if len({name for name, _ in defended}) > 1 or attack_works(results) is False:
         return None
     return min((result.verdict.level for _, result in defended), key=VERDICTS.index)
-
-
-def table_rows(results: Sequence[AuditResult]) -> list[list[str | Cell]]:
-    """Return a row for every audit in the order of `COLUMNS`, and one for the blind guess they share."""
-    rows: list[list[str | Cell]] = []
-    for (defense, attack), result in zip(pair_names(results), results, strict=True):
-        labels, verdict = result.label_recovery, result.verdict
-        count = len(result.findings)
-        rows.append(
-            [
-                defense,
-                attack,
-                format_interval(result.means.get("psnr"), 1),
-                format_interval(result.means.get("ssim"), 3),
-                _format_mean(result.means.get("lpips"), 3),
-                _format_mean(result.means.get("noise"), 2),
-                top1_cell(result.means),
-                "granted" if labels is None else f"{100 * labels:.0f} %",
-                "–" if result.upload_bytes is None else f"{result.upload_bytes:,}",
-                Cell(f"{verdict.exposed} of {count}", value=verdict.exposed / count),
-                Cell(verdict=verdict.level),
-            ]
-        )
-    blind = blind_means(results)
-    if blind is not None:
-        scores: list[str | Cell] = [
-            format_interval(blind.get("psnr"), 1),
-            format_interval(blind.get("ssim"), 3),
-            _format_mean(blind.get("lpips"), 3),
-            _format_mean(blind.get("noise"), 2),
-            top1_cell(blind),
-        ]
-        rows.append(["blind guess", "–", *scores, *["–"] * (len(COLUMNS) - 7)])
-    return rows
-
-
-def blind_means(results: Sequence[AuditResult]) -> dict[str, Mean] | None:
-    """Return the mean scores of the blind guess; None if they are not the same for all audits.
-
-    A result of an older version may lack some of them; they are then taken from the other results.
-    """
-    if len({(result.means["blind_psnr"], result.means["blind_ssim"]) for result in results}) > 1:
-        return None
-    means = [(name, mean) for result in reversed(results) for name, mean in result.means.items()]
-    return {name.removeprefix("blind_"): mean for name, mean in means if name.startswith("blind_")}
-
-
-def top1_cell(means: Mapping[str, Mean]) -> Cell:
-    """Return how often the original is the nearest candidate, by pixels and, if known, by LPIPS.
-
-    >>> top1_cell({"top1_pixels": Mean(0.21, None, None), "top1_lpips": Mean(0.01, None, None)}).text
-    '21 / 1 %'
-    """
-    pixels, lpips = means.get("top1_pixels"), means.get("top1_lpips")
-    if pixels is None:
-        return Cell("–")
-    rates = f"{100 * pixels.value:.0f}" + ("" if lpips is None else f" / {100 * lpips.value:.0f}")
-    return Cell(f"{rates} %", value=pixels.value)
-
-
-def format_interval(mean: Mean | None, digits: int) -> str:
-    """Return a mean with its interval as text.
-
-    >>> format_interval(Mean(12.34, 11.5, 13.0), 1), format_interval(Mean(0.5, None, None), 2)
-    ('12.3 [11.5, 13.0]', '0.50')
-    """
-    if mean is None:
-        return "–"
-    text = f"{mean.value:.{digits}f}"
-    if mean.low is None or mean.high is None:
-        return text
-    return f"{text} [{mean.low:.{digits}f}, {mean.high:.{digits}f}]"
-
-
-def _format_mean(mean: Mean | None, digits: int) -> str:
-    return "–" if mean is None else f"{mean.value:.{digits}f}"
-
-
-def _table_note(results: Sequence[AuditResult]) -> str:
-    text = (
-        "Means over all images, with the 95 % interval in brackets (percentile bootstrap over the victims). "
-        "PSNR and SSIM measure the similarity of reconstruction and original (higher: more exposed), LPIPS "
-        "their perceptual distance (lower: more exposed). Noise: share of noise in the reconstruction. "
-    )
-    candidates = results[0].candidates
-    if candidates is not None:
-        text += (
-            f"Identified: how often the original is the most similar of {candidates} images to the "
-            f"reconstruction, by correlation of pixels / by LPIPS; chance gives {100 / candidates:.2g} %. "
-        )
-    text += (
-        "Labels inferred: share of the labels that the attack inferred from the upload. Upload: size of one "
-        "client's upload when packed; 4 bytes per parameter without compression. Blind guess: the best of "
-        "three guesses that use no gradient (grey, the mean of public images, the image's own mean colour), "
-        "chosen separately for PSNR, SSIM and LPIPS; noise and identification are those of the guess with "
-        f"the best PSNR. {_thresholds_text(results[0])} "
-    )
-    diverged = sum(sum(result.diverged) for result in results)
-    if diverged:
-        text += f"{diverged} attacks diverged; the best reconstruction before that is counted. "
-    for (defense, _), result in zip(pair_names(results), results, strict=True):
-        if result.tuned is not None:
-            text += f"{defense}: {result.attack} was tuned to {tuning_text(result)}. "
-    return text.strip()
-
-
-def _thresholds_text(result: AuditResult) -> str:
-    """Return the four thresholds of this audit in a sentence."""
-    metrics = result.settings.get("metrics")
-    settings = metrics if isinstance(metrics, Mapping) else {}
-    names = ("psnr", "ssim", "lpips", "noise")
-    psnr, ssim, lpips, noise = (settings.get(name, getattr(PAPER_THRESHOLDS, name)) for name in names)
-    is_paper = (psnr, ssim, lpips, noise) == tuple(getattr(PAPER_THRESHOLDS, name) for name in names)
-    whose = "By the paper's thresholds" if is_paper else "By the thresholds of this audit"
-    return (
-        f"{whose}, private content is visible from a PSNR of {psnr:g} dB or an SSIM of {ssim:g} upwards, and "
-        f"from an LPIPS of {lpips:g} or a noise of {noise:g} downwards; LPIPS and noise do not count towards "
-        "the verdict."
-    )
 
 
 def _facts(first: AuditResult, source: str) -> list[tuple[str, str]]:
@@ -289,7 +160,7 @@ def _gallery(audits: Sequence[tuple[tuple[str, str], AuditResult]]) -> Gallery:
         "Robust data: what the client computed the uploaded gradient on, instead of the original. Values "
         "outside 0..1 are clipped for display."
     )
-    return Gallery("Original and reconstruction of every image", groups, note if has_robust else "")
+    return Gallery("Originals and reconstructions", groups, note if has_robust else "")
 
 
 def _card(result: AuditResult, i: int) -> Card:
@@ -305,14 +176,16 @@ def _card(result: AuditResult, i: int) -> Card:
 
 
 def _card_scores(finding: Finding, candidates: int | None) -> list[tuple[str, str]]:
-    scores = [("PSNR", f"{finding.psnr:.1f} dB"), ("blind guess", f"{finding.blind_psnr:.1f} dB")]
-    scores += [("SSIM", f"{finding.ssim:.2f}"), ("blind guess", f"{finding.blind_ssim:.2f}")]
+    scores = [
+        ("PSNR", f"{finding.psnr:.1f} dB (blind guess {finding.blind_psnr:.1f})"),
+        ("SSIM", f"{finding.ssim:.2f} (blind guess {finding.blind_ssim:.2f})"),
+    ]
     if finding.lpips is not None:
         scores.append(("LPIPS", f"{finding.lpips:.3f}"))
     if finding.noise is not None:
         scores.append(("noise", f"{finding.noise:.2f}"))
     if finding.rank_pixels is not None:
-        scores.append(("similarity rank", f"{finding.rank_pixels:g} of {candidates}"))
+        scores.append(("rank by pixels", f"{finding.rank_pixels:g} of {candidates}"))
     if finding.rank_lpips is not None:
-        scores.append(("LPIPS rank", f"{finding.rank_lpips:g} of {candidates}"))
+        scores.append(("rank by LPIPS", f"{finding.rank_lpips:g} of {candidates}"))
     return scores

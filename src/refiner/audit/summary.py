@@ -28,8 +28,8 @@ def caveats(results: Sequence[AuditResult]) -> list[str]:
     for attack in dict.fromkeys(result.attack for result in results):
         if attack_works(results, attack) is False:
             sentences.append(
-                f"{attack} fails even without a defence, so its results say nothing about the defences: "
-                "use more iterations or another attack."
+                f"The {attack} attack fails even without a defence, so its results say nothing about the "
+                "defences: use more iterations or another attack."
             )
     for (defense, attack), result in zip(pair_names(results), results, strict=True):
         if any(result.diverged):
@@ -64,7 +64,10 @@ def guarantees(results: Sequence[AuditResult]) -> list[str]:
         elif result.defense != "none":
             unproven.append(name)
     if unproven:
-        sentences.append(f"Nothing is proven for {_enumeration(unproven)}: these results are measurements.")
+        sentences.append(
+            f"Nothing is proven for {_enumeration(unproven)}: these are measurements, and a stronger attack "
+            "may reconstruct more."
+        )
     return sentences
 
 
@@ -109,9 +112,11 @@ def verdict_note(result: AuditResult) -> str:
     )
     if result.candidates is not None and not identification_not_counted(result):
         text += (
-            f"; or if it identifies the image: among {result.candidates} images the original is the one most "
-            "similar to the reconstruction"
+            f"; or if it identifies the image: among {result.candidates} images the original is so similar "
+            "to the reconstruction that chance explains it with a probability of at most "
+            f"{100 * thresholds.get('identified', 0):g} %"
         )
+    text += ". Slightly below these thresholds it is borderline, otherwise protected"
     threat = result.settings.get("threat")
     granted = (
         [name for name, is_granted in threat.items() if is_granted] if isinstance(threat, Mapping) else []
@@ -172,6 +177,6 @@ def _sentence(defense: str, result: AuditResult) -> str:
         more = " more" if exposed else ""
         chance = f" (identification alone picks out {by_chance}{more}, which chance explains)"
     return (
-        f"{condition}, {result.attack} exposes {count}{of_total} {noun}{criteria}{chance}: "
+        f"{condition}, the {result.attack} attack exposes {count}{of_total} {noun}{criteria}{chance}: "
         f"mean PSNR {result.means['psnr'].value:.1f} dB, mean SSIM {result.means['ssim'].value:.2f}."
     )

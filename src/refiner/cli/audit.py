@@ -18,9 +18,9 @@ from refiner.attacks import ATTACKS, Attack, ThreatModel, make_attack
 from refiner.audit import AuditResult, Plan, Tuning, Victims, audit_all, load_victims, write_report
 from refiner.audit.display_names import pair_names
 from refiner.audit.model_weights import load_model_weights
-from refiner.audit.report import blind_means, top1_cell
+from refiner.audit.report_table import blind_means, top1_cell
 from refiner.audit.result import Mean
-from refiner.audit.summary import summary, tuning_text
+from refiner.audit.summary import summary, tuning_text, verdict_note
 from refiner.checks import integer, unknown_name
 from refiner.cli.common import Device, Rate, Size, console, one_line_errors, progress_bar, select_device
 from refiner.core import Task
@@ -246,7 +246,7 @@ def _print_results(results: Sequence[AuditResult]) -> None:
     table.add_row("blind guess", *[""] * (len(names) - 1), *_scores(blind_means(results) or {}), "", "")
     console.print(title, highlight=False)
     console.print(table, width=min(console.width, _MAX_TABLE_WIDTH))
-    console.print(summary(results), highlight=False)
+    console.print(f"{summary(results)}\n{verdict_note(results[0])}", highlight=False)
 
 
 def _scores(means: Mapping[str, Mean]) -> list[str]:

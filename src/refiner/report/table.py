@@ -74,6 +74,7 @@ class Table:
         columns: The column headings; the first column names the rows.
         rows: The rows, each with one text or `Cell` per column.
         note: Text below the table; may be empty.
+        definitions: (term, meaning), a list below the note that explains the columns.
 
     Raises:
         DataError: if a row has another number of cells than there are columns.
@@ -87,6 +88,7 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[str | Cell]]
     note: str = ""
+    definitions: Sequence[tuple[str, str]] = ()
 
     def __post_init__(self) -> None:
         for number, row in enumerate(self.rows, start=1):
@@ -111,6 +113,7 @@ class Table:
             f'<div class="scroll" role="region" aria-label="{escape(self.title)}" tabindex="0">\n'
             f'<table class="sortable">\n<thead><tr>{head}</tr></thead>\n'
             f"<tbody>\n{body}</tbody>\n</table>\n</div>\n{paragraph(self.note, 'note')}"
+            f"{_definition_list(self.definitions)}"
         )
 
 
@@ -125,6 +128,15 @@ def parse_number(cell: str) -> float | None:
         return None
     size = re.sub(r"[,\u00a0\u2009\u202f ]", "", match["size"]).replace("−", "-").replace("∞", "inf")
     return -float(size) if match["sign"] in ("-", "−") else float(size)
+
+
+def _definition_list(definitions: Sequence[tuple[str, str]]) -> str:
+    if not definitions:
+        return ""
+    items = "".join(
+        f"<div><dt>{escape(term)}</dt><dd>{escape(meaning)}</dd></div>\n" for term, meaning in definitions
+    )
+    return f'<dl class="definitions">\n{items}</dl>\n'
 
 
 def _sort_order(cells: Sequence[Cell], column: int) -> str:
