@@ -2,8 +2,8 @@
 
 Why not PyTorch's: its fused layer norm and training-mode batch and instance norm save their statistics as
 constants. Under `vmap(grad(...))` their second derivatives are then silently wrong (33 to 72 % off on small
-random inputs, torch 2.13 on a CPU), and without `vmap` the third ones. `nn.GroupNorm` is correct, but its second
-derivative takes dozens of passes over memory. `tests/core/test_normalization.py` fails on the day when
+random inputs, torch 2.13 on a CPU), and without `vmap` the third ones. `nn.GroupNorm` is correct, but its
+second derivative takes dozens of passes over memory. `tests/core/test_normalization.py` fails on the day when
 PyTorch's are correct and this module can go.
 
 Here a norm is x̂ = (x − mean)·s with s = 1/√(var + ε), followed by its weight and bias. Its derivatives are

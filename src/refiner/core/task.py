@@ -25,7 +25,12 @@ Parameters = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Layer:
-    """The trainable parameters that one module owns directly."""
+    """The trainable parameters that one module owns directly.
+
+    Args:
+        name: The module's name, empty for the model itself.
+        parameters: The parameters' full names.
+    """
 
     name: str
     parameters: tuple[str, ...]
