@@ -18,9 +18,9 @@ from refiner.report import Comparison, ImageRow, InlineImage, Page, Table, to_pi
 COLUMNS = (
     "defence",
     "noise ratio",
-    "MSE to the raw image",
+    "MSE to raw image",
     "gradient distance",
-    "relative distance",
+    "relative",
     "ms per image",
 )
 
@@ -144,7 +144,7 @@ def write_refine_page(
         note=(
             "Means over all images, each refined by itself. The noise ratio is the evaluation network's "
             "prediction for the robust image; the gradient distance is that between the uploaded and the "
-            "real gradient."
+            "real gradient, also relative to the norm of the real one."
         ),
     )
     page = Page(

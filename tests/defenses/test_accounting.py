@@ -39,9 +39,9 @@ def _gaussian(multiplier: float, delta: float) -> float:
 @pytest.mark.parametrize("steps", [1, 9])
 def test_epsilon_of_gaussian_noise_without_sampling(multiplier: float, steps: int) -> None:
     defense = DPGaussian(magnitude=multiplier, per_sample=True, clip=7.0)
-    found = dp_epsilon(defense, steps=steps, sampling_rate=1, delta=1e-5).epsilon
+    bound = dp_epsilon(defense, steps=steps, sampling_rate=1, delta=1e-5).epsilon
     # n Gaussian uploads are equivalent to one with noise divided by √n.
-    assert found == pytest.approx(_gaussian(multiplier / math.sqrt(steps), 1e-5), rel=2e-3)
+    assert bound == pytest.approx(_gaussian(multiplier / math.sqrt(steps), 1e-5), rel=2e-3)
 
 
 @pytest.mark.usefixtures("library")
@@ -49,10 +49,10 @@ def test_epsilon_of_gaussian_noise_without_sampling(multiplier: float, steps: in
 @pytest.mark.parametrize("rate", [1.0, 0.2])
 def test_epsilon_of_one_laplace_upload(multiplier: float, rate: float) -> None:
     delta = 1e-6
-    found = dp_epsilon(DPLaplace(multiplier, per_sample=True), steps=1, sampling_rate=rate, delta=delta)
+    bound = dp_epsilon(DPLaplace(multiplier, per_sample=True), steps=1, sampling_rate=rate, delta=delta)
     # δ(ε) = 1 − exp((ε − 1/b) / 2), and sampling makes ε and δ of a whole batch log(1 + q(e^ε − 1)) and qδ.
     whole = 1 / multiplier + 2 * math.log1p(-delta / rate)
-    assert found.epsilon == pytest.approx(math.log1p(rate * math.expm1(whole)), rel=2e-3)
+    assert bound.epsilon == pytest.approx(math.log1p(rate * math.expm1(whole)), rel=2e-3)
 
 
 def test_a_sample_concentrated_in_one_entry_is_the_worst_case(library: ModuleType) -> None:
@@ -112,10 +112,10 @@ def test_epsilon_is_monotonic_in_every_argument() -> None:
 def test_epsilon_is_finite_at_the_ends_of_the_range(
     kind: type[DPGaussian] | type[DPLaplace], magnitude: float
 ) -> None:
-    found = dp_epsilon(kind(magnitude, per_sample=True), steps=1000, sampling_rate=0.1, delta=1e-5).epsilon
-    assert math.isfinite(found)
-    assert found > 0
-    assert (found > 100) == (magnitude < 1)
+    bound = dp_epsilon(kind(magnitude, per_sample=True), steps=1000, sampling_rate=0.1, delta=1e-5).epsilon
+    assert math.isfinite(bound)
+    assert bound > 0
+    assert (bound > 100) == (magnitude < 1)
 
 
 @pytest.mark.usefixtures("library")

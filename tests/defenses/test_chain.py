@@ -97,10 +97,10 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_each_part_transforms_the_result_of_the_one_before(task: Task, batch: tuple[Tensor, Tensor]) -> None:
     raw = NoDefense().protect(task, *batch).flat()
-    found = Chain((Scale(3.0), Scale(0.5), NoDefense())).protect(task, *batch)
+    upload = Chain((Scale(3.0), Scale(0.5), NoDefense())).protect(task, *batch)
     # Each part also multiplies by the number of samples, 2.
-    torch.testing.assert_close(found.flat(), 6 * raw)
-    assert (found.defense, found.victims, found.samples) == ("scale+scale+none", 2, 2)
+    torch.testing.assert_close(upload.flat(), 6 * raw)
+    assert (upload.defense, upload.victims, upload.samples) == ("scale+scale+none", 2, 2)
 
 
 def test_a_chain_of_one_part_equals_that_part(task: Task, batch: tuple[Tensor, Tensor]) -> None:
@@ -111,8 +111,8 @@ def test_a_chain_of_one_part_equals_that_part(task: Task, batch: tuple[Tensor, T
 
 def test_the_first_part_computes_the_same_as_alone(task: Task, batch: tuple[Tensor, Tensor]) -> None:
     alone = Refiner(iterations=1).protect(task, *batch, seed=3).flat()
-    found = Chain((Refiner(iterations=1), Scale(0.5))).protect(task, *batch, seed=3).flat()
-    assert torch.equal(found, alone)
+    upload = Chain((Refiner(iterations=1), Scale(0.5))).protect(task, *batch, seed=3).flat()
+    assert torch.equal(upload, alone)
 
 
 def test_parts_draw_independent_noise(task: Task, batch: tuple[Tensor, Tensor]) -> None:
@@ -206,8 +206,8 @@ def test_invalid_parts_raise_a_one_line_error(parts: Callable[[], object], messa
 def test_per_sample_clipping_can_be_the_first_part(task: Task, batch: tuple[Tensor, Tensor]) -> None:
     first = DPGaussian(per_sample=True)
     alone = first.protect(task, *batch, seed=2).flat()
-    found = Chain((first, Scale(0.5))).protect(task, *batch, seed=2).flat()
-    assert torch.equal(found, alone)
+    upload = Chain((first, Scale(0.5))).protect(task, *batch, seed=2).flat()
+    assert torch.equal(upload, alone)
 
 
 def test_nested_chains_are_flattened() -> None:

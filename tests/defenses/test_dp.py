@@ -51,9 +51,9 @@ def test_the_upload_is_clipped_as_one_vector(
     kind: Kind, clip: float, task: Task, batch: tuple[Tensor, Tensor]
 ) -> None:
     raw = flatten(gradients(task, *batch)).double().numpy()
-    found = kind(magnitude=0, clip=clip).protect(task, *batch).flat().double().numpy()
+    upload = kind(magnitude=0, clip=clip).protect(task, *batch).flat().double().numpy()
     expected = np.stack([_clipped(row, kind, clip) for row in raw])
-    assert np.abs(found - expected).max() <= 1e-6 * np.abs(expected).max()
+    assert np.abs(upload - expected).max() <= 1e-6 * np.abs(expected).max()
 
 
 @both
@@ -98,8 +98,8 @@ def test_samples_are_clipped_one_by_one(
     clip = float(lengths.median()) * 1.001
     expected = [np.mean([_clipped(g.numpy(), kind, clip) for g in row], axis=0) for row in alone]
     monkeypatch.setattr(dp, "_MAX_SAMPLES", most)
-    found = kind(magnitude=0, clip=clip, per_sample=True).protect(task, x, y).flat().numpy()
-    assert np.abs(found - np.stack(expected)).max() < 1e-9 * np.abs(expected).max()
+    upload = kind(magnitude=0, clip=clip, per_sample=True).protect(task, x, y).flat().numpy()
+    assert np.abs(upload - np.stack(expected)).max() < 1e-9 * np.abs(expected).max()
 
 
 @both
@@ -118,8 +118,8 @@ def test_unclipped_samples_without_noise_are_the_plain_gradient(
 ) -> None:
     task, x, y = _task(torch.float64), batch[0].double(), batch[1]
     plain = NoDefense().protect(task, x, y).flat()
-    found = kind(magnitude=0, clip=None, per_sample=True).protect(task, x, y).flat()
-    assert (found - plain).abs().max() < 1e-12
+    upload = kind(magnitude=0, clip=None, per_sample=True).protect(task, x, y).flat()
+    assert (upload - plain).abs().max() < 1e-12
 
 
 @pytest.mark.parametrize("per_sample", [False, True])
@@ -172,13 +172,13 @@ def test_transform_does_not_change_its_input(kind: Kind) -> None:
 )
 def test_no_gradient_exceeds_the_clip(values: list[float], clip: float, kind: Kind) -> None:
     gradient = torch.tensor([values])
-    (found,) = kind(magnitude=0, clip=clip).transform({"a": gradient}, NoiseSource(), 1).values()
-    assert float(found.double().norm(kind.norm)) <= clip * (1 + 1e-6)
+    (upload,) = kind(magnitude=0, clip=clip).transform({"a": gradient}, NoiseSource(), 1).values()
+    assert float(upload.double().norm(kind.norm)) <= clip * (1 + 1e-6)
     if float(gradient.double().norm(kind.norm)) <= clip:
-        assert torch.equal(found, gradient)
+        assert torch.equal(upload, gradient)
     else:
-        assert torch.equal(found.sign().abs() > 0, found != 0)
-        assert bool((found * gradient >= 0).all())
+        assert torch.equal(upload.sign().abs() > 0, upload != 0)
+        assert bool((upload * gradient >= 0).all())
 
 
 @both

@@ -123,19 +123,19 @@ def test_victims_can_have_their_own_models(text: str, task: Task, pairs: Batch) 
     """Each uploads the same as if all had its model, or the defence raises."""
     defense, (x, y) = make_defense(text), (pairs[0][:2], pairs[1][:2])
     first = torch.cat([value.flatten() for value in task.parameters().values()])
-    own = task.with_models(torch.stack([first, 1.1 * first]))
+    per_victim = task.with_models(torch.stack([first, 1.1 * first]))
     if not defense.supports_models_per_victim:
         with pytest.raises(DataError, match=r"task with 2 models: .* takes one for all victims"):
-            defense.protect(own, x, y, seed=0)
+            defense.protect(per_victim, x, y, seed=0)
         return
-    found = defense.protect(own, x, y, seed=0).flat()
+    uploads = defense.protect(per_victim, x, y, seed=0).flat()
     other = copy.deepcopy(task.model)
     with torch.no_grad():
         for value in other.parameters():
             value.mul_(1.1)
     for victim, shared in enumerate((task, Task(other, example=x[0], loss=task.loss_function))):
         expected = defense.protect(shared, x, y, seed=0).flat()[victim]
-        assert (found[victim] - expected).norm() < 1e-3 * expected.norm()  # GQ may round to another level
+        assert (uploads[victim] - expected).norm() < 1e-3 * expected.norm()  # GQ may round to another level
 
 
 @every
@@ -145,9 +145,9 @@ def test_a_seed_determines_the_upload(text: str, task: Task, batch: Batch) -> No
     drawn = not torch.equal(one, other)
     assert drawn or not {"refiner", "dp-gaussian", "dp-laplace"} & set(make_defense(text).name.split("+"))
     # Without a seed two clients draw different noise.
-    own, foreign = (make_defense(text).protect(task, *batch).flat() for _ in range(2))
+    first, second = (make_defense(text).protect(task, *batch).flat() for _ in range(2))
     if drawn and text not in PUBLIC_DRAWS:
-        assert not torch.equal(own, foreign) and not torch.equal(own, one)
+        assert not torch.equal(first, second) and not torch.equal(first, one)
 
 
 # The settings of each defence that protect least and most.

@@ -87,8 +87,8 @@ def test_the_gpu_method_prunes_the_same_entries(monkeypatch: pytest.MonkeyPatch)
     gradient = {"a": (torch.randn(3, 40, 50) * 20).round(), "b": torch.randn(3, 700)}
     expected = [_pruned(gradient, rate=0.8, scope=scope) for scope in ("layer", "global")]
     monkeypatch.setattr(pruning, "_kth_smallest", _kth_smallest_by_sort)
-    found = [_pruned(gradient, rate=0.8, scope=scope) for scope in ("layer", "global")]
-    assert all(torch.equal(a[n], b[n]) for a, b in zip(found, expected, strict=True) for n in gradient)
+    result = [_pruned(gradient, rate=0.8, scope=scope) for scope in ("layer", "global")]
+    assert all(torch.equal(a[n], b[n]) for a, b in zip(result, expected, strict=True) for n in gradient)
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.29, 0.57, 0.7, 0.9])
@@ -98,13 +98,13 @@ def test_exactly_the_rate_is_pruned_and_the_smallest_entries_first(
     rate: float, scope: str, dtype: torch.dtype
 ) -> None:
     gradient = (torch.rand(3, 10, 10) + 0.01).to(dtype)
-    (found,) = _pruned({"a": gradient}, rate=rate, scope=scope).values()
-    assert (found.dtype, found.shape) == (gradient.dtype, gradient.shape)
-    flat, kept = gradient.flatten(1), found.flatten(1) != 0
-    assert (~kept).sum(1).tolist() == [round(100 * rate)] * 3
-    for row, mask in zip(flat, kept, strict=True):
+    (result,) = _pruned({"a": gradient}, rate=rate, scope=scope).values()
+    assert (result.dtype, result.shape) == (gradient.dtype, gradient.shape)
+    flat, nonzero = gradient.flatten(1), result.flatten(1) != 0
+    assert (~nonzero).sum(1).tolist() == [round(100 * rate)] * 3
+    for row, mask in zip(flat, nonzero, strict=True):
         assert row[~mask].max() <= row[mask].min()
-        assert torch.equal(found.flatten(1)[kept], flat[kept])
+        assert torch.equal(result.flatten(1)[nonzero], flat[nonzero])
 
 
 @pytest.mark.parametrize("scope", ["layer", "global"])
@@ -132,8 +132,8 @@ def test_lowest_and_highest_rate_on_a_model(scope: str) -> None:
 def test_scalars_empty_tensors_and_mixed_dtypes() -> None:
     gradient = {"a": torch.tensor([1.0, -2.0]), "b": torch.zeros(2, 0), "c": torch.rand(2, 3).double()}
     for scope in ("layer", "global"):
-        found = _pruned(gradient, rate=0.9, scope=scope)
-        assert {n: (t.shape, t.dtype) for n, t in found.items()} == {
+        result = _pruned(gradient, rate=0.9, scope=scope)
+        assert {n: (t.shape, t.dtype) for n, t in result.items()} == {
             n: (t.shape, t.dtype) for n, t in gradient.items()
         }
 
@@ -142,8 +142,8 @@ def test_scalars_empty_tensors_and_mixed_dtypes() -> None:
 @pytest.mark.parametrize("scope", ["layer", "global"])
 def test_values_that_are_not_finite_are_kept(rate: float, scope: str) -> None:
     for values in ([math.nan, 1, 2, 3, 4, 5, 6, 7, 8, 9], [math.inf, 1, 2, 3] * 3, [math.nan] * 10):
-        (found,) = _pruned({"a": torch.tensor([values])}, rate=rate, scope=scope).values()
-        assert not bool(found.isfinite().all())
+        (result,) = _pruned({"a": torch.tensor([values])}, rate=rate, scope=scope).values()
+        assert not bool(result.isfinite().all())
 
 
 @pytest.mark.parametrize("rate", [1, 1.0, -0.1, math.nan, "0.5", True, None, math.inf])
@@ -157,7 +157,7 @@ def test_scope_size_and_guarantee() -> None:
         Pruning(scope="all")
     assert int((_pruned({"a": torch.rand(1, 10) + 1}, rate=np.float64(0.3))["a"] == 0).sum()) == 3
     assert make_defense("pruning:rate=0.2,scope=global") == Pruning(0.2, "global")
-    # 300 + 100 entries, 30 + 10 of them kept: two bytes per index, one for the smaller tensor.
+    # 300 + 100 entries, 30 + 10 of them nonzero: two bytes per index, one for the smaller tensor.
     shapes = {"a": torch.Size([30, 10]), "b": torch.Size([100])}
     assert Pruning(0.9, "global").wire_bytes(shapes) == 40 * 6
     assert Pruning(0.9, "layer").wire_bytes(shapes) == 30 * 6 + 10 * 5

@@ -20,8 +20,8 @@ VALUES = st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=30)
 
 def _quantised(gradient: dict[str, Tensor], noise: NoiseSource | None = None, **settings: object) -> Tensor:
     defense = Quantisation(**settings)  # type: ignore[arg-type]
-    (found,) = defense.transform(gradient, noise or NoiseSource(), 1).values()
-    return found
+    (quantised,) = defense.transform(gradient, noise or NoiseSource(), 1).values()
+    return quantised
 
 
 def _reference(values: list[float], bits: int) -> list[float]:
@@ -32,19 +32,19 @@ def _reference(values: list[float], bits: int) -> list[float]:
     most, top = max(map(abs, values)), 2 ** (bits - 1) - 1
     if most == 0:
         return [0.0] * len(values)
-    found = []
+    quantised = []
     for value in values:
         place = value / most * top
         near = [math.floor(place), math.ceil(place)]
         level = min(near, key=lambda n: (abs(n - place), n % 2))
-        found.append(level / top * most)
-    return found
+        quantised.append(level / top * most)
+    return quantised
 
 
 @given(values=VALUES, bits=st.sampled_from([*PAPER, 3, 32]))
 def test_entries_are_rounded_to_the_nearest_level(values: list[float], bits: int) -> None:
-    found = _quantised({"a": torch.tensor([values], dtype=torch.float64)}, bits=bits)
-    assert np.allclose(found[0].numpy(), _reference(values, bits), rtol=1e-12, atol=0)
+    quantised = _quantised({"a": torch.tensor([values], dtype=torch.float64)}, bits=bits)
+    assert np.allclose(quantised[0].numpy(), _reference(values, bits), rtol=1e-12, atol=0)
 
 
 @given(values=VALUES, bits=st.integers(1, 32), stochastic=st.booleans(), seed=st.integers(0, 99))
@@ -52,33 +52,33 @@ def test_number_of_levels_rounding_error_and_sign(
     values: list[float], bits: int, stochastic: bool, seed: int
 ) -> None:
     gradient = torch.tensor([values])
-    found = _quantised({"a": gradient}, NoiseSource(seed=seed), bits=bits, stochastic=stochastic)
+    quantised = _quantised({"a": gradient}, NoiseSource(seed=seed), bits=bits, stochastic=stochastic)
     most = float(gradient.abs().max())
-    assert float(found.abs().max()) <= most * (1 + 1e-6)
+    assert float(quantised.abs().max()) <= most * (1 + 1e-6)
     # A negative zero would reveal the sign of a rounded entry.
-    assert not bool((found.signbit() & (found == 0)).any())
+    assert not bool((quantised.signbit() & (quantised == 0)).any())
     if bits == 1:
-        assert found.abs().unique().numel() == 1
+        assert quantised.abs().unique().numel() == 1
         return
     step = most / (2 ** (bits - 1) - 1)
     assert (
-        float((found.double() - gradient.double()).abs().max())
+        float((quantised.double() - gradient.double()).abs().max())
         <= step * (1 if stochastic else 0.5) + 1e-7 * most
     )
-    assert bool((found * gradient >= 0).all())
-    assert found.unique().numel() <= 2**bits - 1
-    assert bool((found[gradient == 0] == 0).all())
-    assert float(found.abs().max()) == most
+    assert bool((quantised * gradient >= 0).all())
+    assert quantised.unique().numel() <= 2**bits - 1
+    assert bool((quantised[gradient == 0] == 0).all())
+    assert float(quantised.abs().max()) == most
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4, 28])
 def test_stochastic_rounding_preserves_the_mean(bits: int) -> None:
     gradient = torch.linspace(-1, 1, 41, dtype=torch.float64) ** 3
     draws = 20_000
-    found = _quantised({"a": gradient.expand(draws, -1)}, NoiseSource(seed=0), bits=bits, stochastic=True)
+    quantised = _quantised({"a": gradient.expand(draws, -1)}, NoiseSource(seed=0), bits=bits, stochastic=True)
     step = 2.0 if bits == 1 else 1 / (2 ** (bits - 1) - 1)
-    assert float((found.mean(0) - gradient).abs().max()) < 5 * step / 2 / math.sqrt(draws)
-    assert torch.equal(found[:, [0, -1]], gradient[[0, -1]].expand(draws, -1))
+    assert float((quantised.mean(0) - gradient).abs().max()) < 5 * step / 2 / math.sqrt(draws)
+    assert torch.equal(quantised[:, [0, -1]], gradient[[0, -1]].expand(draws, -1))
 
 
 def test_random_draws_differ_between_seeds_victims_and_tensors() -> None:
@@ -97,27 +97,27 @@ def test_random_draws_differ_between_seeds_victims_and_tensors() -> None:
 
 def test_each_tensor_of_each_victim_has_its_own_scale() -> None:
     gradient = {"a": torch.tensor([[1.0, 0.2], [100.0, 20.0]]), "b": torch.tensor([0.01, -3.0])}
-    found = Quantisation(bits=8).transform(gradient, NoiseSource(), 1)
-    assert found["a"][:, 0].tolist() == [1.0, 100.0]
-    assert torch.allclose(found["a"][1], 100 * found["a"][0])
-    assert torch.equal(found["b"], gradient["b"])
+    quantised = Quantisation(bits=8).transform(gradient, NoiseSource(), 1)
+    assert quantised["a"][:, 0].tolist() == [1.0, 100.0]
+    assert torch.allclose(quantised["a"][1], 100 * quantised["a"][0])
+    assert torch.equal(quantised["b"], gradient["b"])
 
 
 @pytest.mark.parametrize("bits", PAPER)
 @pytest.mark.parametrize("stochastic", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_zero_gradient_stays_zero(bits: int, stochastic: bool, dtype: torch.dtype) -> None:
-    found = _quantised({"a": torch.zeros(2, 3, 4, dtype=dtype)}, bits=bits, stochastic=stochastic)
-    assert (found.dtype, found.shape) == (dtype, (2, 3, 4))
-    assert bool((found == 0).all())
+    quantised = _quantised({"a": torch.zeros(2, 3, 4, dtype=dtype)}, bits=bits, stochastic=stochastic)
+    assert (quantised.dtype, quantised.shape) == (dtype, (2, 3, 4))
+    assert bool((quantised == 0).all())
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("bits", [1, 2, 28])
 @pytest.mark.parametrize("stochastic", [False, True])
 def test_values_that_are_not_finite_stay_so(value: float, bits: int, stochastic: bool) -> None:
-    found = _quantised({"a": torch.tensor([[1.0, value, -2.0]])}, bits=bits, stochastic=stochastic)
-    assert not bool(found.isfinite().all())
+    quantised = _quantised({"a": torch.tensor([[1.0, value, -2.0]])}, bits=bits, stochastic=stochastic)
+    assert not bool(quantised.isfinite().all())
 
 
 def test_subnormal_numbers_and_empty_tensors() -> None:
@@ -144,9 +144,9 @@ def test_more_bits_are_closer_and_28_bits_almost_equal() -> None:
 
 def test_one_bit_is_the_nearest_multiple_of_the_signs() -> None:
     gradient = torch.randn(1, 500, dtype=torch.float64)
-    found = _quantised({"a": gradient}, bits=1)
-    best = (found - gradient).norm()
-    assert all(bool((found * factor - gradient).norm() > best) for factor in (0.9, 0.99, 1.01, 1.1))
+    quantised = _quantised({"a": gradient}, bits=1)
+    best = (quantised - gradient).norm()
+    assert all(bool((quantised * factor - gradient).norm() > best) for factor in (0.9, 0.99, 1.01, 1.1))
 
 
 @pytest.mark.parametrize("bits", [0, 33, -1, 8.0, True, "8", None])

@@ -373,18 +373,18 @@ def test_an_invalid_setting_raises_a_one_line_error_that_names_it(data: st.DataO
 
 def test_a_failed_round_does_not_affect_later_ones(task: Task, images: tuple[Tensor, Tensor]) -> None:
     """A server that sends one broken model must not spoil later rounds."""
-    own = Task(copy.deepcopy(task.model), example=images[0][0])
+    task = Task(copy.deepcopy(task.model), example=images[0][0])
     defense = Refiner(iterations=2)
-    defense.protect(own, *images)
-    weight = own.model.get_parameter(own.names[0])
+    defense.protect(task, *images)
+    weight = task.model.get_parameter(task.names[0])
     before = weight.detach().clone()
     with torch.no_grad():
         weight.mul_(1e30)
     with pytest.raises(ProtectionError):
-        defense.protect(own, *images)
+        defense.protect(task, *images)
     with torch.no_grad():
         weight.copy_(before)
-    defense.protect(own, *images)
+    defense.protect(task, *images)
 
 
 def test_a_tiny_epsilon_raises(task: Task, images: tuple[Tensor, Tensor]) -> None:
@@ -458,6 +458,6 @@ def test_a_seeded_key_is_reproducible_and_differs_between_seeds(
 
 
 def test_networks_lists_the_evaluation_network(task: Task) -> None:
-    own = EvaluationNetwork()
-    assert Refiner(network=own).networks(task)["evaluation"] is own
+    network = EvaluationNetwork()
+    assert Refiner(network=network).networks(task)["evaluation"] is network
     assert Refiner().networks(task)["evaluation"] is EvaluationNetwork.bundled()

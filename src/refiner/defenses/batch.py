@@ -35,8 +35,11 @@ def validated_batch(
 ) -> Batch:
     """The arguments of `protect` as a `Batch`; raises a one-line `DataError` if they do not fit the task."""
     if not isinstance(task, Task):
-        message = f"task = {type(task).__name__}: expected a Task; make one with Task(model, example=x)"
-        raise DataError(message, field="task", expected="a Task")
+        raise DataError(
+            f"task = {type(task).__name__}: expected a Task; make one with Task(model, example=x)",
+            field="task",
+            expected="a Task",
+        )
     if not is_dense(x) or not x.is_floating_point():
         message = f"x = {describe_tensor(x)}: expected dense floating-point inputs"
         raise DataError(message, field="x", expected="dense floating-point inputs")

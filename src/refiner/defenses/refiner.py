@@ -45,8 +45,8 @@ class Refiner(RefinerSettings, Defense):
 
     The defaults give the best results that this project has measured; `Refiner.paper()` has the paper's
     settings. An image's noise depends on the client's secret and on the image only, so that many uploads of
-    it can't be averaged. A `Refiner` without a secret draws one and keeps it as long as it exists; a copy made
-    by `dataclasses.replace` draws a new one.
+    it can't be averaged. A `Refiner` without a secret draws one and keeps it as long as it exists; a copy
+    made by `dataclasses.replace` draws a new one.
 
     Paper: Fan et al., Refiner: Data Refining against Gradient Leakage Attacks in Federated Learning, USENIX
     Security 2025.
@@ -183,8 +183,8 @@ class Refiner(RefinerSettings, Defense):
         # The content is part of the key: an id whose image was cropped or mirrored is another sample, and old
         # robust data would carry the old image into the new upload.
         keys = (content_ids if ids is None else content_ids ^ (ids * _ID_FACTOR)).flatten()
-        found = None if memory is None else memory.lookup(keys, like=x.flatten(0, 1))
-        start, iterations = self._start(task, x, content_ids, found, noise.key.to(x.device))
+        lookup = None if memory is None else memory.lookup(keys, like=x.flatten(0, 1))
+        start, iterations = self._start(task, x, content_ids, lookup, noise.key.to(x.device))
         sign = self._random_signs(x, content_ids, noise) if self.random_sign else x.new_ones(len(x))
         settings = self._public_settings
 
@@ -207,16 +207,16 @@ class Refiner(RefinerSettings, Defense):
                 )
             # Values that are not finite are rejected later; remembered, they would spoil all later rounds.
             if memory is not None and finite:
-                memory.store(keys, robust.flatten(0, 1), found)
+                memory.store(keys, robust.flatten(0, 1), lookup)
 
         return upload, robust, confirm
 
     def _start(
-        self, task: Task, x: Tensor, content_ids: Tensor, found: Lookup | None, key: Tensor
+        self, task: Task, x: Tensor, content_ids: Tensor, lookup: Lookup | None, key: Tensor
     ) -> tuple[Tensor, int]:
         """The start of the search, and its number of iterations."""
-        if found is not None and found.count == len(found.stored):
-            return found.values.view_as(x), -(-self.iterations // 2)
+        if lookup is not None and lookup.hits == len(lookup.stored):
+            return lookup.values.view_as(x), -(-self.iterations // 2)
         settings = self._public_settings
 
         def initialize(x: Tensor, content_ids: Tensor, key: Tensor) -> tuple[Tensor]:
@@ -224,9 +224,9 @@ class Refiner(RefinerSettings, Defense):
             return (initial_robust_data(settings.start, x, noise, settings.alpha, *settings.input_range),)
 
         (start,) = task.graphs(("refiner start", settings), initialize, [x, content_ids, key])
-        if found is not None and found.count:
-            stored = found.stored.view(*x.shape[:2], *(1 for _ in x.shape[2:]))
-            start = torch.where(stored, found.values.view_as(x), start)
+        if lookup is not None and lookup.hits:
+            stored = lookup.stored.view(*x.shape[:2], *(1 for _ in x.shape[2:]))
+            start = torch.where(stored, lookup.values.view_as(x), start)
         return start, self.iterations
 
     def _random_signs(self, x: Tensor, content_ids: Tensor, noise: NoiseSource) -> Tensor:

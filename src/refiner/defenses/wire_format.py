@@ -43,13 +43,13 @@ class WireFormat:
         """
         counts = [shape.numel() for shape in shapes.values()]
         groups = [sum(counts)] if self.scope == "global" else counts
-        kept = [(n, n - count_at_rate(self.zero_rate, n)) for n in groups]
+        sizes = [(n, n - count_at_rate(self.zero_rate, n)) for n in groups]  # entries, and nonzero ones
         if self.bits is None:
-            return sum(min(_FLOAT_BYTES * n, k * (_FLOAT_BYTES + _index_bytes(n))) for n, k in kept)
+            return sum(min(_FLOAT_BYTES * n, k * (_FLOAT_BYTES + _index_bytes(n))) for n, k in sizes)
         # Each tensor has a scale, a float.
         scales = _FLOAT_BYTES * len(counts)
         dense = sum(-(-self.bits * n // 8) for n in counts) + scales
-        sparse = sum(-(-self.bits * k // 8) + k * _index_bytes(n) for n, k in kept) + scales
+        sparse = sum(-(-self.bits * k // 8) + k * _index_bytes(n) for n, k in sizes) + scales
         return min(sparse, dense)
 
 

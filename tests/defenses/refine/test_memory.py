@@ -26,12 +26,12 @@ def test_the_memory_keeps_the_last_values_of_the_most_recent_samples(
     for batch in batches:
         values = torch.arange(count, count + len(batch))[:, None]
         count += len(batch)
-        found = memory.lookup(torch.tensor(batch), like=values)
-        assert found.count == sum(sample in model for sample in batch)
+        lookup = memory.lookup(torch.tensor(batch), like=values)
+        assert lookup.hits == sum(sample in model for sample in batch)
         # On a GPU it would be random which of two values for one slot is kept.
         distinct = len(set(batch)) == len(batch)
-        assert (found.slots is not None) == (distinct and found.count == len(batch))
-        memory.store(torch.tensor(batch), values, found if with_lookup else None)
+        assert (lookup.slots is not None) == (distinct and lookup.hits == len(batch))
+        memory.store(torch.tensor(batch), values, lookup if with_lookup else None)
         for sample, value in zip(batch, values[:, 0].tolist(), strict=True):
             model.pop(sample, None)
             model[sample] = value
@@ -45,9 +45,9 @@ def test_the_memory_keeps_the_last_values_of_the_most_recent_samples(
 
 
 def assert_contains(memory: RobustDataMemory, model: dict[int, float]) -> None:
-    found = memory.lookup(torch.arange(10), like=torch.zeros(10, 1))
-    values = found.values
-    assert {i for i in range(10) if found.stored[i]} == set(model)
+    lookup = memory.lookup(torch.arange(10), like=torch.zeros(10, 1))
+    values = lookup.values
+    assert {i for i in range(10) if lookup.stored[i]} == set(model)
     assert all(values[i].item() == value for i, value in model.items())
     assert len(memory) == len(model)
 
@@ -74,9 +74,9 @@ def test_lookups_of_another_shape_or_dtype_find_nothing() -> None:
 def test_an_outdated_lookup_is_not_used() -> None:
     memory = RobustDataMemory(capacity=2)
     memory.store(torch.tensor([1, 2]), torch.tensor([[1.0], [2.0]]))
-    found = memory.lookup(ONE, like=torch.zeros(1, 1))
+    lookup = memory.lookup(ONE, like=torch.zeros(1, 1))
     memory.store(ONE + 2, torch.tensor([[3.0]]))  # takes the slot of 1
-    memory.store(ONE, torch.tensor([[9.0]]), found)
+    memory.store(ONE, torch.tensor([[9.0]]), lookup)
     result = memory.lookup(torch.tensor([1, 2, 3]), like=torch.zeros(3, 1))
     assert result.stored.tolist() == [True, False, True]
     assert result.values[[0, 2]].flatten().tolist() == [9, 3]

@@ -13,7 +13,7 @@ from refiner.defenses.state import DefenseState
 class Lookup(NamedTuple):
     """The result of `RobustDataMemory.lookup`."""
 
-    count: int
+    hits: int
     """How many of the samples are stored."""
     stored: Tensor
     """`[N]`: which of them are stored."""
@@ -59,15 +59,15 @@ class RobustDataMemory(DefenseState):
             complete = count == len(ids) and not repeated
             return Lookup(count, stored, self._values[slots], slots if complete else None, self._version)
 
-    def store(self, ids: Tensor, values: Tensor, found: Lookup | None = None) -> None:
+    def store(self, ids: Tensor, values: Tensor, lookup: Lookup | None = None) -> None:
         """Store `values [N, ...]` under `ids [N]`; values of another shape or type clear the memory first.
 
         An earlier `lookup` of the same ids saves the search for their slots.
         """
         with self._lock:
             try:
-                if found is not None and found.slots is not None and found.version == self._version:
-                    self._overwrite(found.slots, values)
+                if lookup is not None and lookup.slots is not None and lookup.version == self._version:
+                    self._overwrite(lookup.slots, values)
                 else:
                     self._add(ids, values)
             except BaseException:
