@@ -219,10 +219,10 @@ def accuracy(task: Task, test: ImageDataset, chunk: int = 2000) -> float:
     Returns:
         The accuracy in [0, 1].
 
-    >>> from refiner.data import open_data
+    >>> from refiner.data import load_data
     >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10))
     >>> _ = torch.nn.init.zeros_(model[1].weight)  # so that it predicts the same class for every image
-    >>> accuracy(Task(model, example=torch.rand(1, 3, 32, 32)), open_data("sample"))
+    >>> accuracy(Task(model, example=torch.rand(1, 3, 32, 32)), load_data("sample"))
     0.1
     """
     parameters = task.parameters()
