@@ -1,4 +1,4 @@
-"""The model and the data of the example: the bundled images, a part for each client."""
+"""The model of the example, and its data: a share of the bundled images for each client."""
 
 from collections.abc import Iterator
 
@@ -24,8 +24,8 @@ class Net(nn.Sequential):
 
 
 def batches(context: Context) -> Iterator[tuple[Tensor, Tensor]]:
-    """Two batches of this client's own images."""
-    held = load_sample()
-    mine = torch.arange(context.node_id % 5, len(held.labels), 5)
-    for chosen in mine[:32].split(16):
-        yield held.images[chosen], held.labels[chosen]
+    """Two batches of this client's images."""
+    sample = load_sample()
+    indices = torch.arange(context.node_id % 5, len(sample.labels), 5)
+    for batch in indices[:32].split(16):
+        yield sample.images[batch], sample.labels[batch]

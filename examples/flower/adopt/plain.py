@@ -1,4 +1,4 @@
-"""A Flower client as one finds it: it is sent weights, trains, and sends its weights back."""
+"""A Flower client without a defence: it receives weights, trains, and returns its weights."""
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict

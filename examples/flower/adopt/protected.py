@@ -1,4 +1,4 @@
-"""The client of plain.py with Refiner: three lines changed."""
+"""The client of plain.py with Refiner; three lines differ."""
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict

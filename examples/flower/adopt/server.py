@@ -1,4 +1,4 @@
-"""Flower's own FedAvg: nothing of it changes when clients protect themselves."""
+"""Flower's own FedAvg; the server does not change when clients protect their data."""
 
 import torch
 from flwr.app import ArrayRecord, Context
@@ -12,9 +12,9 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train, and leave the weights in the file `out`."""
+    """Train, and write the weights to the file `out`."""
     torch.manual_seed(0)
     strategy = FedAvg(fraction_evaluate=0.0)
-    start = ArrayRecord(Net().state_dict())
-    result = strategy.start(grid, start, num_rounds=int(context.run_config["rounds"]), timeout=120)
+    initial = ArrayRecord(Net().state_dict())
+    result = strategy.start(grid, initial, num_rounds=int(context.run_config["rounds"]), timeout=120)
     save_file(dict(result.arrays.to_torch_state_dict()), str(context.run_config["out"]))

@@ -1,4 +1,4 @@
-"""The client of plain.py with a mod: its training function is left as it is."""
+"""The client of plain.py with a mod; its training function is unchanged."""
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict

@@ -13,7 +13,7 @@ from refiner.federation.flower import deployment
 from refiner.federation.flower.deployment import Deployment, free_port
 
 TELEMETRY = {"FLWR_TELEMETRY_ENABLED": "1", "FLWR_DISABLE_UPDATE_CHECK": "0"}
-LISTEN = "import socket, sys; held = socket.create_server((sys.argv[1], 0)); print(flush=True); input()"
+LISTEN = "import socket, sys; server = socket.create_server((sys.argv[1], 0)); print(flush=True); input()"
 
 
 @pytest.mark.flower
