@@ -204,7 +204,7 @@ def test_failing_attack_is_not_reported_as_protection(task: Task, sample: Sample
     result = audit(task, x, y, defense="none", attack=weak, public=sample.images[2:4])
     text = summary([result])
     assert "its results say nothing about the defences" in text
-    assert "among 4 candidates it can't be told from chance" in text
+    assert "among 4 candidates it can't be distinguished from chance" in text
     strong = replace(result, attack="strong", verdict=replace(result.verdict, level="exposed"))
     assert f"The {result.attack} attack fails even without a defence" in summary([result, strong])
     assert "fails" not in summary([strong])

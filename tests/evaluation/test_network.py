@@ -63,9 +63,9 @@ def test_leading_axes_are_preserved(axes: tuple[int, ...], images: Tensor) -> No
     mixed = mix_with_noise(
         images[:count], torch.linspace(0.1, 0.9, count)[:, None, None, None], torch.Generator()
     )
-    found = network(mixed.view(*axes, 3, 32, 32))
-    assert found.shape == axes
-    torch.testing.assert_close(found.flatten(), torch.stack([network(one[None])[0] for one in mixed]))
+    ratios = network(mixed.view(*axes, 3, 32, 32))
+    assert ratios.shape == axes
+    torch.testing.assert_close(ratios.flatten(), torch.stack([network(image[None])[0] for image in mixed]))
 
 
 def test_scores_do_not_depend_on_the_batch(images: Tensor) -> None:
@@ -77,8 +77,8 @@ def test_scores_do_not_depend_on_the_batch(images: Tensor) -> None:
 
 def test_the_network_is_differentiable_in_the_image(images: Tensor) -> None:
     point = images[:2].clone().requires_grad_()
-    (slope,) = torch.autograd.grad(EvaluationNetwork.bundled()(point).sum(), point)
-    assert slope.isfinite().all() and slope.abs().max() > 0
+    (gradient,) = torch.autograd.grad(EvaluationNetwork.bundled()(point).sum(), point)
+    assert gradient.isfinite().all() and gradient.abs().max() > 0
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def bad_files(path: Path) -> dict[str, bytes]:
     network = EvaluationNetwork()
     network.save(path)
     weights = network.state_dict()
-    found = {"garbage": b"garbage" * 100, "empty": b"", "truncated": path.read_bytes()[:-10]}
+    contents = {"garbage": b"garbage" * 100, "empty": b"", "truncated": path.read_bytes()[:-10]}
     changed = {
         "a weight too few": {k: v for k, v in weights.items() if k != "linear.bias"},
         "a weight too many": weights | {"other": torch.zeros(1)},
@@ -142,8 +142,8 @@ def bad_files(path: Path) -> dict[str, bytes]:
     }
     for name, tensors in changed.items():
         save_file(tensors, path)
-        found[name] = path.read_bytes()
-    return found
+        contents[name] = path.read_bytes()
+    return contents
 
 
 def test_a_bad_file_raises_one_line(tmp_path: Path) -> None:
@@ -197,10 +197,10 @@ WRONG: list[tuple[object, str]] = [
         "images = torch.sparse_coo torch.float32 [2, 3, 32, 32]: "
         "expected uint8 or floating-point images [N, C, H, W]",
     ),
-    (IMAGES.byte(), "images of torch.uint8: expected torch.float32 in 0..1, like the network's weights"),
+    (IMAGES.byte(), "images of torch.uint8: expected torch.float32 in 0..1 like the network's weights"),
     (
         IMAGES.double(),
-        "images of torch.float64: expected torch.float32 in 0..1, like the network's weights",
+        "images of torch.float64: expected torch.float32 in 0..1 like the network's weights",
     ),
     (IMAGES.to("meta"), "images on meta: expected the network's device, cpu"),
     (IMAGES / 0, "images: contain NaN or infinity"),

@@ -1,7 +1,7 @@
 """Defences: each turns a client's batch into an `Update` that the client can upload."""
 
 from refiner.defenses.accounting import dp_epsilon
-from refiner.defenses.base import Defense, GradientTransform, Protection, Upload
+from refiner.defenses.base import Defense, GradientTransform
 from refiner.defenses.batch import Batch
 from refiner.defenses.chain import Chain
 from refiner.defenses.dp import DPGaussian, DPLaplace
@@ -9,6 +9,7 @@ from refiner.defenses.none import NoDefense
 from refiner.defenses.pruning import Pruning
 from refiner.defenses.quantisation import Quantisation
 from refiner.defenses.refiner import Refiner
+from refiner.defenses.result import Protection, Upload
 from refiner.defenses.soteria import Soteria
 from refiner.defenses.state import DefenseState
 from refiner.defenses.wire_format import WireFormat

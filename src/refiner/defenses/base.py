@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import ClassVar, Literal, Self, final
 
 import torch
@@ -16,29 +16,10 @@ from refiner.core.precision import tensor_float32
 from refiner.core.task import Task
 from refiner.core.update import Update, make_update
 from refiner.defenses.batch import Batch, validated_batch
+from refiner.defenses.result import Protection, Upload
 from refiner.defenses.state import DefenseState
 from refiner.defenses.wire_format import WireFormat
 from refiner.errors import DataError, ProtectionError, RefinerError, SettingError
-
-
-@dataclass(frozen=True)
-class Upload:
-    """What `Defense.compute_upload` returns: protected gradients, and the robust data they belong to."""
-
-    gradients: Gradients
-    """Name → `[V, *shape]`."""
-    robust: Tensor | None = None
-    """`[V, B, *input]` for a defence that crafts robust data, else None."""
-
-
-@dataclass(frozen=True)
-class Protection:
-    """The result of `Defense.protection`."""
-
-    update: Update
-    """What the client uploads."""
-    robust: Tensor | None
-    """Robust data `[V, B, *input]`, None if the defence crafts none. It must not leave the client."""
 
 
 class Defense(ABC):
@@ -123,10 +104,20 @@ class Defense(ABC):
     ) -> Protection:
         """Return the update together with the robust data it was computed from, if the defence crafts any.
 
-        Args, errors: as `protect`.
+        Args:
+            task: The model and its loss.
+            x: As in `protect`.
+            y: As in `protect`.
+            ids: As in `protect`.
+            seed: As in `protect`.
+            first_victim: As in `protect`.
+            state: As in `protect`.
 
         Returns:
             The update and, for inspection on the client, the robust data or None.
+
+        Raises:
+            RefinerError: As `protect`. No update is made.
 
         >>> from refiner.defenses import Refiner
         >>> from refiner.models import LeNet

@@ -11,8 +11,9 @@ from torch.nn.utils import get_total_norm
 from refiner import checks
 from refiner.core.noise import NoiseSource
 from refiner.core.task import Task
-from refiner.defenses.base import Defense, GradientTransform, Upload
+from refiner.defenses.base import Defense, GradientTransform
 from refiner.defenses.batch import Batch
+from refiner.defenses.result import Upload
 from refiner.defenses.state import DefenseState
 from refiner.defenses.wire_format import WireFormat
 from refiner.errors import ProtectionError, SettingError

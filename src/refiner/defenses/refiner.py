@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from refiner.core.noise import NoiseSource, uniform
 from refiner.core.task import Task
-from refiner.defenses.base import Defense, Upload
+from refiner.defenses.base import Defense
 from refiner.defenses.batch import Batch
 from refiner.defenses.refine.craft import craft_robust_data
 from refiner.defenses.refine.initialization import initial_robust_data
 from refiner.defenses.refine.memory import Lookup, RobustDataMemory
 from refiner.defenses.refine.refiner_settings import RefinerSettings
+from refiner.defenses.result import Upload
 from refiner.defenses.state import DefenseState
 from refiner.errors import DataError, ProtectionError, SettingError
 from refiner.evaluation.network import EvaluationNetwork
