@@ -128,7 +128,7 @@ def test_no_text_tells_anybody_to_install_another_distribution() -> None:
             for name in installed_by(match[1]):
                 if re.match(r"refiner(?!-fl\b)", name):
                     lines.append(f"{path.relative_to(ROOT)}: pip install {name}")
-        if path.suffix == ".toml" and path.parent != ROOT:
+        if path.name == "pyproject.toml" and path.parent != ROOT:
             lines += [f"{path.relative_to(ROOT)}: {match[0]}" for match in REQUIREMENT.finditer(text)]
     assert not lines
 
@@ -138,4 +138,13 @@ def test_the_project_has_that_distribution_name() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text().split()) <= 700
+    text = re.sub(r"<!--.*?-->", "", (ROOT / "README.md").read_text())
+    assert len(text.split()) <= 700
+
+
+def test_the_structure_table_names_every_package_and_module() -> None:
+    source = ROOT / "src" / "refiner"
+    packages = {f"{path.name}/" for path in source.iterdir() if (path / "__init__.py").exists()}
+    modules = {path.name for path in source.glob("*.py") if not path.name.startswith("_")}
+    table = re.findall(r"^\| (`.*?) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert {name for row in table for name in re.findall(r"`([^`]+)`", row)} == packages | modules
