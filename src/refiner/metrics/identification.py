@@ -56,7 +56,7 @@ def identify(
             an image under noise that hides it from the eye. "lpips" ranks by LPIPS, which finds a mirrored,
             rotated or shifted image but tolerates little noise.
         others: Further candidates `[M, C, H, W]` of the same kind that are no victims. With few candidates a
-            leak can't be told from chance.
+            leak can't be distinguished from chance.
         chunk: Reconstructions compared at a time. The features of all candidates are in memory at once.
 
     Returns:
