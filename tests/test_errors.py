@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from refiner import LeNet
-from refiner.errors import DataError, ProtectionError, RefinerError, SettingError
+from refiner.errors import (
+    DataError,
+    ProtectionError,
+    RefinerError,
+    SettingError,
+    ThreatModelError,
+    UnsupportedModelError,
+)
 
 
 def test_the_message_is_composed_of_field_value_and_expected() -> None:
@@ -42,7 +49,13 @@ def test_a_long_value_is_cut() -> None:
     assert len(str(SettingError(field="word", value="a" * 1000, expected="a short word"))) < 130
 
 
-@pytest.mark.parametrize("kind", RefinerError.__subclasses__())
+def test_a_threat_model_error_names_the_missing_grants_and_survives_pickling() -> None:
+    error = pickle.loads(pickle.dumps(ThreatModelError("ggl needs generator", missing=["generator"])))
+    assert str(error) == "ggl needs generator; use ThreatModel(generator=True) if the attacker has it"
+    assert error.missing == ("generator",)
+
+
+@pytest.mark.parametrize("kind", [SettingError, DataError, UnsupportedModelError, ProtectionError])
 def test_attributes_survive_pickling(kind: type[RefinerError]) -> None:
     error = pickle.loads(pickle.dumps(kind("m", field="f", value=1, expected="e")))
     assert (str(error), error.field, error.value, error.expected) == ("m", "f", 1, "e")

@@ -20,7 +20,9 @@ def fence(text: str) -> str:
     4
     ```
     """
-    return EXAMPLE.sub(lambda match: f"{match['indent']}```pycon\n{match[0].rstrip()}\n{match['indent']}```", text)
+    return EXAMPLE.sub(
+        lambda match: f"{match['indent']}```pycon\n{match[0].rstrip()}\n{match['indent']}```", text
+    )
 
 
 class FenceDoctests(Extension):

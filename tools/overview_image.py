@@ -1,9 +1,9 @@
 """Draw the README's image: originals, and their reconstructions without a defence and with `Refiner()`.
 
-    python tools/overview_image.py            # writes docs/overview.png; a quarter of an hour on two cores
+    python tools/overview_image.py --device cuda      # writes docs/overview.png
 
-The first images of the bundled sample, seed 0, LeNet at initialisation, InvertingGrad with its total variation and
-learning rate tuned for each defence on other images of the sample: nothing is selected.
+The first images of the bundled sample, seed 0, LeNet at initialisation, InvertingGrad with total variation
+and learning rate tuned for each defence on other images of the sample: nothing is selected.
 """
 
 import argparse
@@ -20,15 +20,16 @@ ROWS = (("none", "reconstruction, no defence"), ("refiner", "reconstruction, Ref
 SCALE, GAP, LABEL = 3, 8, 250
 
 
-def reconstruct(defense: str, count: int, iterations: int) -> refiner.AuditResult:
+def reconstruct(defense: str, count: int, iterations: int, device: str) -> refiner.AuditResult:
     """The audit of the first `count` images, the attacker tuned on the next eight."""
     sample = refiner.load_sample()
+    images, labels = sample.images.to(device), sample.labels.to(device)
     torch.manual_seed(0)
-    task = refiner.Task(refiner.LeNet(), example=sample.images[:1])
+    task = refiner.Task(refiner.LeNet().to(device), example=images[:1])
     other = slice(count, count + 8)
-    tuning = refiner.Tuning(sample.images[other, None], sample.labels[other, None])
+    tuning = refiner.Tuning(images[other, None], labels[other, None])
     attack = InvertingGradients(iterations=iterations)
-    x, y = sample.images[:count], sample.labels[:count]
+    x, y = images[:count], labels[:count]
     return refiner.audit(task, x, y, defense=defense, attack=attack, tune=tuning, seed=0)
 
 
@@ -38,8 +39,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/overview.png"))
     parser.add_argument("--count", type=int, default=6)
     parser.add_argument("--iterations", type=int, default=1500)
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    results = [(label, reconstruct(name, options.count, options.iterations)) for name, label in ROWS]
+    results = [
+        (label, reconstruct(name, options.count, options.iterations, options.device)) for name, label in ROWS
+    ]
     strips = [("original", np.asarray(results[0][1].original), "")]
     for label, result in results:
         score = f"{result.means['psnr'].value:.1f} dB"

@@ -65,15 +65,13 @@ class ThreatModelError(RefinerError, ValueError):
     ('generator',)
     """
 
-    def __init__(self, reason: str, *, missing: Iterable[str]) -> None:
+    def __init__(self, reason: str, *, missing: Iterable[str] = ()) -> None:
         self.reason = reason
         self.missing = tuple(missing)
         grants = ", ".join(f"{name}=True" for name in self.missing)
-        super().__init__(
-            f"{reason}; use ThreatModel({grants}) if the attacker has it",
-            field="threat",
-            expected=f"ThreatModel({grants})",
-        )
+        remedy = f"; use ThreatModel({grants}) if the attacker has it" if grants else ""
+        expected = f"ThreatModel({grants})" if grants else None
+        super().__init__(reason + remedy, field="threat", expected=expected)
 
 
 class PluginWarning(UserWarning):
