@@ -3,8 +3,8 @@
     python benchmarks/linear_denoiser.py --data FOLDER
 
 The filter sees a 9×9 window in three colours and is fitted on images that are never victims. A trained
-network does better, so this is a lower bound of what a denoiser recovers. Feeds the section on denoising of
-docs/results/solver.md.
+network does better, so this is a lower bound of what a denoiser recovers. Feeds
+docs/results/known-defense.jsonl, which docs/results/solver.md shows.
 """
 
 import argparse

@@ -8,7 +8,7 @@ with GELU at initialisation, single CIFAR-10 training images from 40,000 on, lab
 weight of total variation is chosen for each row on this many images from 41,000 on. PSNR is in dB, next to
 that of a blind guess, each image's own mean colour; top-1 is the share of reconstructions that correlate
 with their own original more than with any other of 1,000 images. Feeds docs/results/muting.jsonl, which
-docs/defenses.md and docs/results/defenses.md show.
+docs/results/defenses.md shows.
 """
 
 import argparse

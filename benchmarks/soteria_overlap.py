@@ -4,8 +4,8 @@
 
 The overlap that chance gives is the rate itself. `loop` is the published implementation, a whole backward
 pass through the plain model for every feature; `lean loop` computes the gradient with respect to the image
-only. Both are timed on `--loop` features and scaled to all of them. Feeds the section on Soteria of
-docs/interpretations.md.
+only. Both are timed on `--loop` features and scaled to all of them. Feeds docs/results/soteria.jsonl, which
+docs/interpretations.md shows.
 """
 
 import argparse

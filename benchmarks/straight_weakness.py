@@ -5,7 +5,7 @@
 At B = 1 the uploaded weight gradient of the last layer is b·hᵀ + r·dᵀ: b, the bias gradient, is uploaded
 too, h are the clean features, and r = softmax(W·h + bias) − label depends on h alone. The rows span two
 dimensions, so a search over two numbers finds h, and then an image with these features and little total
-variation. Feeds the section on the straight upload of docs/results/solver.md.
+variation. Feeds docs/results/known-defense.jsonl, which docs/results/solver.md shows.
 """
 
 import argparse
