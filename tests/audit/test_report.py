@@ -82,7 +82,7 @@ def test_table_has_a_row_for_every_pair_and_the_blind_guess(audited: Audited) ->
 
 
 def test_table_and_cards_show_the_blind_guess(audited: Audited, sample: Sample) -> None:
-    found, original = audited("none"), sample.images[:3]
+    result, original = audited("none"), sample.images[:3]
     public = choose_public_images(original)
     assert public.images is not None
     guess = best_guesses(original, public.images)
@@ -92,46 +92,46 @@ def test_table_and_cards_show_the_blind_guess(audited: Audited, sample: Sample) 
         "top1_pixels": identify(guess, original, others=public.candidates).top1,
         "top1_lpips": identify(guess, original, "lpips", others=public.candidates).top1,
     }
-    blind = blind_means([found, audited("refiner")])
+    blind = blind_means([result, audited("refiner")])
     assert blind is not None and set(blind) == {"psnr", "ssim", *expected}
     for name, value in expected.items():
         assert blind[name].value == pytest.approx(float(value), abs=1e-6), name
-    row = dict(zip(COLUMNS, table_rows([found])[-1], strict=True))
+    row = dict(zip(COLUMNS, table_rows([result])[-1], strict=True))
     assert row["LPIPS"] == f"{blind['lpips'].value:.3f}" and row["noise"] == f"{blind['noise'].value:.2f}"
     assert isinstance(row["identified"], Cell) and row["identified"].text == "0 / 0 %"
-    gallery = report_page([found]).sections[3]
+    gallery = report_page([result]).sections[3]
     assert isinstance(gallery, Gallery)
     scores = gallery.groups[0].cards[0].scores
-    first = found.findings[0]
+    first = result.findings[0]
     assert ("rank by LPIPS", f"{first.rank_lpips:g} of 200") in scores
     assert scores[1] == ("SSIM", f"{first.ssim:.2f} (blind guess {first.blind_ssim:.2f})")
 
 
 def test_missing_blind_scores_of_older_results_are_dashes(audited: Audited) -> None:
-    found, voting = audited("none"), ("blind_psnr", "blind_ssim")
-    kept = {n: mean for n, mean in found.means.items() if n in voting or not n.startswith("blind_")}
-    old = AuditResult.from_json(replace(found, means=kept).to_json())
-    assert blind_means([old]) == {n.removeprefix("blind_"): kept[n] for n in voting}
+    result, voting = audited("none"), ("blind_psnr", "blind_ssim")
+    means = {n: mean for n, mean in result.means.items() if n in voting or not n.startswith("blind_")}
+    old = AuditResult.from_json(replace(result, means=means).to_json())
+    assert blind_means([old]) == {n.removeprefix("blind_"): means[n] for n in voting}
     row = dict(zip(COLUMNS, table_rows([old])[-1], strict=True))
     assert (row["LPIPS"], row["noise"], row["identified"]) == ("–", "–", Cell("–"))
     render_page(report_page([old]))
     # Missing scores are taken from a newer result; audits of other victims share no blind guess.
     assert blind_means([old, audited("refiner")]) == blind_means([audited("refiner")])
-    other = replace(found, means={**found.means, "blind_psnr": replace(kept["psnr"], value=1.0)})
+    other = replace(result, means={**result.means, "blind_psnr": replace(means["psnr"], value=1.0)})
     assert blind_means([old, other]) is None and len(table_rows([old, other])) == 2
 
 
 def test_identified_shows_both_similarities(audited: Audited) -> None:
-    found = audited("none")
-    means = found.means
+    result = audited("none")
+    means = result.means
     means = {**means, "top1_pixels": replace(means["psnr"], value=0.21)}
     means = {**means, "top1_lpips": replace(means["psnr"], value=0.01)}
     place = COLUMNS.index("identified")
-    assert table_rows([replace(found, means=means)])[0][place] == Cell("21 / 1 %", value=0.21)
+    assert table_rows([replace(result, means=means)])[0][place] == Cell("21 / 1 %", value=0.21)
     del means["top1_lpips"]
-    assert table_rows([replace(found, means=means)])[0][place] == Cell("21 %", value=0.21)
+    assert table_rows([replace(result, means=means)])[0][place] == Cell("21 %", value=0.21)
     del means["top1_pixels"]
-    assert table_rows([replace(found, means=means)])[0][place] == Cell("–")
+    assert table_rows([replace(result, means=means)])[0][place] == Cell("–")
 
 
 def test_table_note_states_the_thresholds(audited: Audited, task: Task, sample: Sample) -> None:
@@ -140,10 +140,10 @@ def test_table_note_states_the_thresholds(audited: Audited, task: Task, sample: 
         assert f"visible by the Refiner paper's threshold {limit}." in page
     thresholds = Thresholds(psnr=20, lpips=0.1)
     attack = replace(QUICK, iterations=1)
-    found = audit(
+    result = audit(
         task, sample.images[:1], sample.labels[:1], attack=attack, metrics=[], thresholds=thresholds
     )
-    page = html.unescape(render_page(report_page([found])))
+    page = html.unescape(render_page(report_page([result])))
     assert "visible by this audit's threshold from 20 dB." in page
     assert "threshold up to 0.1." in page and "the paper's threshold" not in page
 
@@ -237,16 +237,16 @@ def test_chain_is_named_by_its_parts_and_changed_settings(task: Task, sample: Sa
     attack = replace(QUICK, iterations=1)
     x, y = sample.images[:1], sample.labels[:1]
     texts = ("refiner:iterations=1+none", "refiner-paper:iterations=2+none")
-    found = [audit(task, x, y, defense=text, attack=attack) for text in texts]
-    found.append(audit(task, x, y, defense=Chain((Refiner(iterations=3), NoDefense())), attack=attack))
-    assert [result.defense for result in found] == ["refiner+none", "refiner-paper+none", "refiner+none"]
-    assert [defense for defense, _ in pair_names(found)] == [
+    results = [audit(task, x, y, defense=text, attack=attack) for text in texts]
+    results.append(audit(task, x, y, defense=Chain((Refiner(iterations=3), NoDefense())), attack=attack))
+    assert [result.defense for result in results] == ["refiner+none", "refiner-paper+none", "refiner+none"]
+    assert [defense for defense, _ in pair_names(results)] == [
         "refiner+none (refiner.iterations = 1)",
         "refiner-paper+none (refiner.iterations = 2)",
         "refiner+none (refiner.iterations = 3)",
     ]
-    assert "refiner-paper+none (refiner.iterations = 2)" in render_page(report_page(found))
-    unregistered = replace(found[0], defense="my defence")
+    assert "refiner-paper+none (refiner.iterations = 2)" in render_page(report_page(results))
+    unregistered = replace(results[0], defense="my defence")
     assert pair_names([unregistered])[0][0] == "my defence"
 
 

@@ -84,9 +84,9 @@ def test_attack_is_tuned_for_each_defence(task: Task, sample: Sample, tuning: Tu
     x, y = sample.images[:1], sample.labels[:1]
     defenses, attack = ("none", "gq:bits=1"), replace(ATTACK, iterations=4)
     one = replace(tuning, total_variation=(), lr=())
-    found = [audit(task, x, y, defense=d, attack=attack, tune=one, metrics=()) for d in defenses]
+    results = [audit(task, x, y, defense=d, attack=attack, tune=one, metrics=()) for d in defenses]
     alone = [audit(task, tuning.x, tuning.y, defense=d, attack=attack, metrics=()) for d in defenses]
-    scores = [result.tuned.trials[0]["psnr"] for result in found if result.tuned is not None]
+    scores = [result.tuned.trials[0]["psnr"] for result in results if result.tuned is not None]
     assert scores == pytest.approx([result.means["psnr"].value for result in alone], abs=0.02)
     assert abs(scores[0] - scores[1]) > 0.05
 
@@ -126,8 +126,8 @@ def test_tuning_changes_the_file_name(task: Task, sample: Sample, tuning: Tuning
 def test_batches_can_be_tuned_on(task: Task, sample: Sample) -> None:
     x, y = sample.images[:2][None], sample.labels[:2][None]
     tune = Tuning(sample.images[2:6].view(2, 2, 3, 32, 32), sample.labels[2:6].view(2, 2), (), (0.01,))
-    found = audit(task, x, y, defense="none", attack=replace(ATTACK, iterations=4), tune=tune)
-    assert found.tuned is not None and found.tuned.images == 4 and len(found.tuned.trials) == 2
+    result = audit(task, x, y, defense="none", attack=replace(ATTACK, iterations=4), tune=tune)
+    assert result.tuned is not None and result.tuned.images == 4 and len(result.tuned.trials) == 2
 
 
 class Untunable(Attack):
@@ -195,14 +195,14 @@ def test_interrupted_tuning_and_attack_resume(
         audit_all([plan], tmp_path, on_progress=interrupt)
     before = stages.count("tuning")
     stages.clear()
-    (found,) = audit_all([plan], tmp_path, on_progress=lambda current, done, total: stages.append(current))
+    (result,) = audit_all([plan], tmp_path, on_progress=lambda current, done, total: stages.append(current))
     # No block of iterations is run twice.
     assert before + stages.count("tuning") == 3
-    assert found.tuned == tuned.tuned
-    np.testing.assert_array_equal(found.reconstruction, tuned.reconstruction)
+    assert result.tuned == tuned.tuned
+    np.testing.assert_array_equal(result.reconstruction, tuned.reconstruction)
     assert [file.suffix for file in tmp_path.iterdir()] == [".json"]
     (again,) = audit_all([plan], tmp_path)
-    assert again.tuned == found.tuned
+    assert again.tuned == result.tuned
 
 
 def test_report_states_the_tuning(tuned: AuditResult, audited: Callable[[str], AuditResult]) -> None:

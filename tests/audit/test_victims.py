@@ -14,22 +14,22 @@ from refiner.errors import DataError
 
 
 def test_cifar10_victims_start_at_image_40000(data_dir: Callable[[str], Path]) -> None:
-    found = load_victims("cifar10", root=data_dir("cifar10"), victims=3, batch=2)
+    loaded = load_victims("cifar10", root=data_dir("cifar10"), victims=3, batch=2)
     sample = load_sample()
-    assert found.x.shape == (3, 2, 3, 32, 32) and found.classes == 10
+    assert loaded.x.shape == (3, 2, 3, 32, 32) and loaded.classes == 10
     # The sample records the positions of its images in CIFAR-10.
     place = next((i for i, index in enumerate(sample.indices) if index - 40_000 < 6), None)
     if place is not None:
-        own = found.x.flatten(0, 1)[sample.indices[place] - 40_000]
-        assert torch.equal(own, sample.images[place])
-    assert found.public is not None and len(found.public) == 1000
+        image = loaded.x.flatten(0, 1)[sample.indices[place] - 40_000]
+        assert torch.equal(image, sample.images[place])
+    assert loaded.public is not None and len(loaded.public) == 1000
 
 
 def test_dataset_without_a_training_split(data_dir: Callable[[str], Path]) -> None:
-    found = load_victims("path", root=data_dir("path"), victims=4)
-    assert found.x.shape == (4, 1, 3, 28, 28) and found.classes == 9
-    assert found.public is not None and len(found.public) == 714
-    assert not any(torch.equal(a, b) for a in found.x[:, 0] for b in found.public)
+    loaded = load_victims("path", root=data_dir("path"), victims=4)
+    assert loaded.x.shape == (4, 1, 3, 28, 28) and loaded.classes == 9
+    assert loaded.public is not None and len(loaded.public) == 714
+    assert not any(torch.equal(a, b) for a in loaded.x[:, 0] for b in loaded.public)
 
 
 def test_dataset_from_the_cache_gives_the_same_victims(
@@ -41,10 +41,10 @@ def test_dataset_from_the_cache_gives_the_same_victims(
     fetch_data("pathmnist", data_dir("path"))
     direct = load_victims("path", root=data_dir("path"), victims=4, batch=2, tuning_victims=1)
     for name in ("path", "pathmnist"):
-        found = load_victims(name, victims=4, batch=2, tuning_victims=1)
-        assert torch.equal(found.x, direct.x) and torch.equal(found.y, direct.y)
-        assert found.classes == direct.classes and found.tuning_y is not None
-        assert found.public is not None and torch.equal(found.public, direct.public)
+        loaded = load_victims(name, victims=4, batch=2, tuning_victims=1)
+        assert torch.equal(loaded.x, direct.x) and torch.equal(loaded.y, direct.y)
+        assert loaded.classes == direct.classes and loaded.tuning_y is not None
+        assert loaded.public is not None and torch.equal(loaded.public, direct.public)
 
 
 def test_tuning_images_are_not_victims(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,10 +57,10 @@ def test_tuning_images_are_not_victims(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(victims, "load_data", numbered)
 
     def places(count: int, batch: int, tuned_on: int) -> tuple[list[int], list[int]]:
-        found = load_victims("cifar10", root=Path(), victims=count, batch=batch, tuning_victims=tuned_on)
-        assert found.tuning_x is not None and found.tuning_y is not None
-        assert found.tuning_x.shape[:2] == found.tuning_y.shape == (tuned_on, batch)
-        return found.y.flatten().tolist(), found.tuning_y.flatten().tolist()
+        loaded = load_victims("cifar10", root=Path(), victims=count, batch=batch, tuning_victims=tuned_on)
+        assert loaded.tuning_x is not None and loaded.tuning_y is not None
+        assert loaded.tuning_x.shape[:2] == loaded.tuning_y.shape == (tuned_on, batch)
+        return loaded.y.flatten().tolist(), loaded.tuning_y.flatten().tolist()
 
     assert places(2, 1, 3) == ([40_000, 40_001], [41_000, 41_001, 41_002])
     # Behind the victims, if there are more than 1,000.
@@ -73,12 +73,12 @@ def test_tuning_images_are_not_victims(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_tuning_images_follow_the_victims(tmp_path: Path) -> None:
     sample = load_sample()
-    found = load_victims(victims=3, batch=2, tuning_victims=2)
+    loaded = load_victims(victims=3, batch=2, tuning_victims=2)
     plain = load_victims(victims=3, batch=2)
-    assert found.tuning_x is not None and found.tuning_y is not None
-    assert torch.equal(found.tuning_x.flatten(0, 1), sample.images[6:10])
-    assert torch.equal(found.tuning_y.flatten(), sample.labels[6:10])
-    assert torch.equal(found.x, plain.x) and plain.tuning_x is None and found.names == plain.names
+    assert loaded.tuning_x is not None and loaded.tuning_y is not None
+    assert torch.equal(loaded.tuning_x.flatten(0, 1), sample.images[6:10])
+    assert torch.equal(loaded.tuning_y.flatten(), sample.labels[6:10])
+    assert torch.equal(loaded.x, plain.x) and plain.tuning_x is None and loaded.names == plain.names
     with pytest.raises(DataError, match=r"tuning_victims = 98: expected at most 97, since .* has 200 images"):
         load_victims(victims=3, batch=2, tuning_victims=98)
     folder = str(write_images(tmp_path / "own", {f"{number}.png": number for number in range(5)}))
@@ -90,10 +90,10 @@ def test_tuning_images_follow_the_victims(tmp_path: Path) -> None:
 
 def test_tuning_images_of_other_datasets_follow_the_victims(data_dir: Callable[[str], Path]) -> None:
     root = data_dir("path")
-    found, plain = (load_victims("path", root=root, victims=4, tuning_victims=n) for n in (3, 0))
+    loaded, plain = (load_victims("path", root=root, victims=4, tuning_victims=n) for n in (3, 0))
     more = load_victims("path", root=root, victims=7)
-    assert found.tuning_x is not None and torch.equal(found.tuning_x, more.x[4:])
-    assert found.public is not None and plain.public is not None and torch.equal(found.public, plain.public)
+    assert loaded.tuning_x is not None and torch.equal(loaded.tuning_x, more.x[4:])
+    assert loaded.public is not None and plain.public is not None and torch.equal(loaded.public, plain.public)
 
 
 def write_images(folder: Path, places: dict[str, int]) -> Path:
@@ -106,14 +106,14 @@ def write_images(folder: Path, places: dict[str, int]) -> Path:
 
 def test_sub_folders_are_classes(tmp_path: Path) -> None:
     places = {"cat/0.png": 0, "cat/1.png": 1, "cat/2.png": 2, "dog/a.png": 3, "emu/b.png": 4, "emu/c.png": 5}
-    found = load_victims(str(write_images(tmp_path / "zoo", places)), victims=2, batch=2)
+    loaded = load_victims(str(write_images(tmp_path / "zoo", places)), victims=2, batch=2)
     # The classes alternate, so that the first victims are balanced.
-    assert found.names == ["cat/0.png", "dog/a.png", "emu/b.png", "cat/1.png"]
-    assert found.y.tolist() == [[0, 1], [2, 0]] and found.classes == 3
-    assert found.source == "zoo, labels by sub-folder"
-    for name, image in zip(found.names, found.x.flatten(0, 1), strict=True):
+    assert loaded.names == ["cat/0.png", "dog/a.png", "emu/b.png", "cat/1.png"]
+    assert loaded.y.tolist() == [[0, 1], [2, 0]] and loaded.classes == 3
+    assert loaded.source == "zoo, labels by sub-folder"
+    for name, image in zip(loaded.names, loaded.x.flatten(0, 1), strict=True):
         assert torch.equal(image, load_sample().images[places[name]])
-    assert found.public is not None and len(found.public) == 2
+    assert loaded.public is not None and len(loaded.public) == 2
 
 
 def test_flat_folder_has_random_labels(tmp_path: Path) -> None:
@@ -133,8 +133,8 @@ def test_single_file_is_named_after_itself(tmp_path: Path) -> None:
 
 def test_images_of_an_npz_are_numbered(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", images=np.zeros((2, 8, 8), np.uint8), labels=np.array([0, 3]))
-    found = load_victims(str(tmp_path / "a.npz"), victims=2)
-    assert found.names == ["image 1", "image 2"] and found.classes == 4 and found.source == "a.npz"
+    loaded = load_victims(str(tmp_path / "a.npz"), victims=2)
+    assert loaded.names == ["image 1", "image 2"] and loaded.classes == 4 and loaded.source == "a.npz"
 
 
 def test_float_labels_are_rejected(tmp_path: Path) -> None:

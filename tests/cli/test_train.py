@@ -20,7 +20,7 @@ def test_training_is_compared_with_a_reference(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [*SHORT, *options])
     assert result.exit_code == 0
     assert "Test accuracy after 2 rounds" in result.output
-    assert re.search(rf"^PMM \S+: of \S+ % in {plain} after 2 rounds$", result.output, re.MULTILINE)
+    assert re.search(rf"^PMM \S+: relative to \S+ % in {plain} after 2 rounds$", result.output, re.MULTILINE)
     other = CliRunner().invoke(app, [*SHORT, *options, "--model", "resnet10"])
     assert other.exit_code == 2
     assert other.output == f"refiner: --model = 'resnet10': the reference in {plain!r} has 'lenet'\n"
@@ -32,12 +32,12 @@ def test_finished_training_is_not_overwritten(tmp_path: Path) -> None:
     assert first.exit_code == 0 and "Test accuracy after 2 rounds" in first.output
     rejected = CliRunner().invoke(app, slow)
     assert rejected.exit_code == 2
-    assert rejected.output.startswith(f"refiner: --out = '{tmp_path}': holds a training; use --resume")
+    assert rejected.output.startswith(f"refiner: --out = '{tmp_path}': contains a training; use --resume")
     assert CliRunner().invoke(app, [*slow, "--resume"]).output == first.output
     (tmp_path / "checkpoint.safetensors").unlink()
     rejected = CliRunner().invoke(app, slow)
     assert rejected.exit_code == 2 and len(rejected.output.splitlines()) == 1
-    assert "holds outcome.json and weights.safetensors, but no checkpoint" in rejected.output
+    assert "contains outcome.json and weights.safetensors, but no checkpoint" in rejected.output
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,10 @@ def test_images_of_several_sizes_need_a_size(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [*options, "--size", "20", "--resume"])
     assert result.exit_code == 2 and "made with another size" in result.output
     result = CliRunner().invoke(app, [*SHORT, "--size", "16", "--out", str(tmp_path / "other")])
-    assert "--size = 16: goes with folder:PATH, npz:PATH and parquet:PATH only" in result.output
+    assert (
+        "--size = 16: only valid with folder:PATH, npz:PATH and parquet:PATH, not with sample"
+        in result.output
+    )
 
 
 def test_labels_of_the_test_split_are_checked_before_training(tmp_path: Path) -> None:
@@ -80,5 +83,5 @@ def test_labels_of_the_test_split_are_checked_before_training(tmp_path: Path) ->
     options = [*SHORT, "--data", f"npz:{tmp_path / 'a.npz'}", "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(app, options)
     assert result.exit_code == 2
-    assert result.output.endswith("a.npz: test holds the label 7, expected labels in [0, 1] as in train\n")
+    assert result.output.endswith("a.npz: test contains the label 7, expected labels in [0, 1] as in train\n")
     assert not (tmp_path / "out").exists()

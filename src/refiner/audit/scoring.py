@@ -55,8 +55,8 @@ class Scorer:
         """Raise `DataError` for images that can't be scored, before an attack is run in vain."""
         check_images("x", original)
         chosen = _choose_metrics(original, public, metrics)
-        known = _guess_images(original, public)
-        blind = {name: blind_guess(original, known, name).best for name in ("psnr", "ssim")}
+        guess_images = _guess_images(original, public)
+        blind = {name: blind_guess(original, guess_images, name).best for name in ("psnr", "ssim")}
         return cls(original, chosen, public, blind["psnr"], blind["ssim"], thresholds)
 
     def score(
@@ -116,11 +116,11 @@ class Scorer:
         The best LPIPS of all guesses; and of the guess with the best PSNR its noise, and whether its own
         original is the nearest candidate.
         """
-        known = _guess_images(self.original, self.public)
-        guess = best_guesses(self.original, known)
+        guess_images = _guess_images(self.original, self.public)
+        guess = best_guesses(self.original, guess_images)
         scores = {}
         if "lpips" in self.metrics:
-            scores["blind_lpips"] = blind_guess(self.original, known, "lpips").best
+            scores["blind_lpips"] = blind_guess(self.original, guess_images, "lpips").best
         if "noise" in self.metrics:
             scores["blind_noise"] = noise_ratio(guess)
         if "identification" in self.metrics:

@@ -43,8 +43,8 @@ def caveats(results: Sequence[AuditResult]) -> list[str]:
         )
     if any(identification_not_counted(result) for result in results):
         sentences.append(
-            f"Identification does not count here: among {results[0].candidates} candidates it can't be told "
-            "from chance."
+            f"Identification does not count here: among {results[0].candidates} candidates it can't be "
+            "distinguished from chance."
         )
     return [*sentences, *guarantees(results)]
 
@@ -80,7 +80,7 @@ def attack_works(results: Sequence[AuditResult], attack: str | None = None) -> b
 
 
 def identification_not_counted(result: AuditResult) -> bool:
-    """Return whether identification was tried among too few candidates to be told from chance."""
+    """Return whether identification was tried among too few candidates to be distinguished from chance."""
     votes = [finding.verdict.votes for finding in result.findings]
     return result.candidates is not None and not any("identification" in vote for vote in votes)
 

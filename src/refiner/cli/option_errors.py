@@ -44,7 +44,12 @@ def message_with_options(
         grants = " ".join(f"{options['grant']} {name}" for name in error.missing)
         return f"{error.reason}; add {grants} if the attacker has it"
     field = error.field
-    if field is None or field not in options or field not in values or not _matches(error.value, values[field]):
+    if (
+        field is None
+        or field not in options
+        or field not in values
+        or not _matches(error.value, values[field])
+    ):
         return message
     if message.startswith(f"{field} = "):
         return options[field] + message.removeprefix(field)
