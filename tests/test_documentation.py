@@ -3,6 +3,7 @@
 import re
 import shlex
 import subprocess
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from refiner.cli import app
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
-FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^ *```(\w*)[^\n]*\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 DISTRIBUTION = "refiner-fl"
 
 
@@ -22,7 +23,7 @@ def blocks(page: Path, language: str) -> list[tuple[int, str]]:
     """The fenced blocks of a page in this language, each with the number of its first line."""
     text = page.read_text()
     found = (match for match in FENCE.finditer(text) if match[1] == language)
-    return [(text[: match.start()].count("\n") + 2, match[2]) for match in found]
+    return [(text[: match.start()].count("\n") + 2, textwrap.dedent(match[2])) for match in found]
 
 
 def named(pages: list[Path]) -> list[object]:
