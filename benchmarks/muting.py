@@ -2,7 +2,7 @@
 
     python benchmarks/muting.py --data FOLDER
 
-The muted attack ignores the gradient of the last linear layer. The attack called `told` reads the pruned
+The muted attack ignores the gradient of the last linear layer. The attack called `informed` reads the pruned
 features from the zero columns of that gradient, prunes them in its own model, and is muted as well. LeNet
 with GELU at initialisation, single CIFAR-10 training images from 40,000 on, labels known; with `--tune` the
 weight of total variation is chosen for each row on this many images from 41,000 on. PSNR is in dB, next to
@@ -64,7 +64,7 @@ def with_inferred_pruning(attack: InvertingGradients, observation: Observation, 
 ATTACKS: dict[str, Callable[[InvertingGradients, Observation, Tensor], Tensor]] = {
     "plain": plain,
     "muted": muted,
-    "told": with_inferred_pruning,
+    "informed": with_inferred_pruning,
 }
 
 
@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--tune", type=int, default=0, help="number of other images on which the TV weight is chosen"
     )
-    parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=["plain", "muted", "told"])
+    parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=["plain", "muted", "informed"])
     parser.add_argument("--variants", nargs="+", default=["original", "improved"])
     parser.add_argument("--rates", nargs="+", type=float, default=[0.1, 0.5, 0.9])
     parser.add_argument("--threads", type=int, default=1)
@@ -121,11 +121,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         observation = Observation.of(task, update, labels=y)
         for name in options.attacks:
             # Without a defence nothing is pruned; the original variant prunes the muted layer only.
-            if name == "told" and getattr(defense, "variant", "original") == "original":
+            if name == "informed" and getattr(defense, "variant", "original") == "original":
                 continue
             start = time.perf_counter()
             tuned_attack = attack
-            if options.tune and name != "told":
+            if options.tune and name != "informed":
                 candidate = attack if name == "plain" else replace(attack, without=LAYER)
                 weight = tune_total_variation(candidate, task, defense, *take(41_000, options.tune))
                 tuned_attack = replace(attack, total_variation=weight)

@@ -21,9 +21,9 @@ def run(*words: str, code: int = 0) -> Result:
 
 
 def test_refine_prints_a_table_and_writes_a_page(tmp_path: Path) -> None:
-    told = run("refine", "--limit", "10", "--iterations", "1", "--seed", "0", "--out", str(tmp_path)).stdout
+    output = run("refine", "--limit", "10", "--iterations", "1", "--seed", "0", "--out", str(tmp_path)).stdout
     for word in ("noise ratio", "relative", "paper"):
-        assert word in told
+        assert word in output
     page = (tmp_path / "index.html").read_text(encoding="utf-8")
     assert page.count("data:image/png") >= 30
     assert "airplane" in page

@@ -31,7 +31,7 @@ class Thing(Base):
     flag: bool = True
     pair: tuple[float, float] = (0.0, 1.0)
     secret: bytes | None = field(default=None, metadata={"private": True})
-    held: list[int] = field(init=False, default_factory=list)
+    cache: list[int] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""The documentation is true: its Python runs, its commands exist, and it installs this project and no other."""
+"""The documentation holds: its Python runs, its commands exist, it installs this project and no other."""
 
 import re
 import shlex
@@ -98,7 +98,7 @@ REQUIREMENT = re.compile(r"""["']refiner(?:\[[\w,-]+\])?(?:[<>=~!][^"']*)?["']\s
 def installed_by(line: str) -> list[str]:
     """What the arguments of `pip install` name, less options and their values."""
     names = []
-    words = iter(re.split(r"\s+", re.sub(r"[\"']", " ", line.split("#")[0]).strip()))
+    words = iter(re.split(r"\s+", re.sub(r"[\"']", " ", line.partition("#")[0]).strip()))
     for word in words:
         if word in ("-r", "-c", "--requirement", "--constraint", "--target"):
             next(words, None)
@@ -149,3 +149,15 @@ def test_the_structure_table_names_every_package_and_module() -> None:
     modules = {path.name for path in source.glob("*.py") if not path.name.startswith("_")}
     table = re.findall(r"^\| (`.*?) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
     assert {name for row in table for name in re.findall(r"`([^`]+)`", row)} == packages | modules
+
+
+def test_texts_use_the_words_of_the_field() -> None:
+    private = re.compile(r"\b(slopes?|hangs? on|pictures?|what leaves)\b", re.IGNORECASE)
+    lines = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in texts()
+        if path not in (Path(__file__), ROOT / "CHANGELOG.md") and path.parent != ROOT / ".ci"
+        for number, line in enumerate(path.read_text(errors="ignore").splitlines(), start=1)
+        if private.search(line)
+    ]
+    assert not lines

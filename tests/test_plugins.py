@@ -1,4 +1,4 @@
-"""Third-party defences, attacks and models: found by entry points, named and skipped where they are broken."""
+"""Third-party defences, attacks and models are found by entry points; broken ones are named and skipped."""
 
 import sys
 from collections.abc import Iterator
@@ -112,8 +112,8 @@ def test_the_command_line_lists_and_audits_plugins(tmp_path: Path) -> None:
     run = CliRunner().invoke
     assert "half" in run(app, ["defenses"]).output
     assert "quick" in run(app, ["attacks"]).output
-    arguments = "audit --defense half --attack quick --model linear --victims 2 --out".split()
-    result = run(app, [*arguments, str(tmp_path / "out")])
+    options = ["--defense", "half", "--attack", "quick", "--model", "linear", "--victims", "2"]
+    result = run(app, ["audit", *options, "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
     assert "half" in result.output and (tmp_path / "out" / "report.html").exists()
 

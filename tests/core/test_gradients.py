@@ -20,7 +20,7 @@ from refiner.errors import DataError, SettingError
 from refiner.models import MODELS, LeNet, make_model, resnet
 
 V = 2
-# A quarter of the real widths, in groups as large as theirs: validating 21 million parameters takes seconds.
+# A quarter of the real widths, in groups of the same size: validating 21 million parameters takes seconds.
 WIDTHS = (16, 32, 64, 128)
 GROUPS = 8
 # Smooth activations: finite differences across a kink of ReLU would be wrong themselves. The last stage of a

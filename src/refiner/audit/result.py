@@ -260,9 +260,7 @@ def _tuning_result(record: dict[str, Any]) -> TuningResult:
         {name: serialization.from_json_number(value) for name, value in settings.items()}
         for settings in (record["chosen"], *record["trials"])
     )
-    # Results of version 0.1 call the number of images "pictures".
-    images = record["images"] if "images" in record else record["pictures"]
-    return TuningResult(chosen, tuple(trials), int(images))
+    return TuningResult(chosen, tuple(trials), int(record["images"]))
 
 
 def _finding(record: dict[str, Any]) -> Finding:

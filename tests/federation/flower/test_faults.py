@@ -46,7 +46,7 @@ def test_a_round_continues_without_faulty_nodes(faulty: Any, tmp_path: Path) -> 
     (folders[1] / "fault").write_text("slow")
     (folders[2] / "fault").unlink()
     client_json = (folders[2] / "client.json").read_text()
-    # The images lie outside of the range that the defence is told, so it raises.
+    # The images lie outside the input range of the defence, so it raises.
     failing = json.loads(client_json) | {"defense": "refiner:input_range=(0,0.5)"}
     (folders[2] / "client.json").write_text(json.dumps(failing))
     (folders[3] / "fault").write_text("slow")
