@@ -20,6 +20,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import fsum
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ def derived(row: Row) -> Row:
     fields: Row = {}
     if "curve" in row:
         last = [accuracy for _, accuracy in row["curve"][-5:]]
-        fields["last_five"] = sum(last) / len(last)
+        fields["last_five"] = fsum(last) / len(last)
     if "PSNR" in row and "own mean colour" in row:
         fields["above_guess"] = row["PSNR"] - row["own mean colour"]
     if row.get("relative distance"):

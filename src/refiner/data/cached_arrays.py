@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
@@ -181,7 +182,7 @@ def _map_array(name: str, file: Path, shape: tuple[int, ...], dtype: Any) -> NDA
     try:
         # Copy-on-write: PyTorch does not accept a read-only map.
         array: NDArray[Any] = np.load(file, mmap_mode="c", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, TokenError) as error:  # NumPy tokenizes a header it can't evaluate
         raise cache_error(name, f"{title} can't be read") from error
     if array.dtype != dtype or array.shape != shape:
         raise cache_error(name, f"{title} is {array.dtype} {list(array.shape)}, expected {list(shape)}")

@@ -4,6 +4,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -27,5 +28,5 @@ def load_npz(path: Path) -> Mapping[str, NDArray[Any]]:
             return {key: archive[key] for key in archive.files}
     except (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: not an .npz of plain arrays ({' '.join(str(error).split())})") from error
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, TokenError) as error:
         raise DataError(f"{path}: a broken .npz ({' '.join(str(error).split())})") from error
