@@ -4,6 +4,7 @@
 # make docs         the documentation site, in out/docs; a broken link is an error
 # make test-flower  the tests that start a SuperLink and SuperNodes on loopback; minutes
 # make test-wheel   build the wheel, install it into an empty environment, run an audit with it
+# make test-kernels the Triton kernels without a GPU, in Triton's interpreter
 
 PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
 WORKERS ?= 2
@@ -13,7 +14,7 @@ READY := .venv/.ready-$(shell cat requirements.lock pyproject.toml | cksum | cut
 CODE := $(wildcard src tests tools benchmarks examples)
 
 .DEFAULT_GOAL := test
-.PHONY: demo test docs test-flower test-wheel lint format clean
+.PHONY: demo test docs test-flower test-wheel test-kernels lint format clean
 
 demo: $(READY)
 	$(BIN)/refiner audit --victims 20 --iterations 400 --out out/demo \
@@ -40,6 +41,12 @@ test-wheel: $(READY)
 	cd out/wheel && env/bin/refiner --version
 	cd out/wheel && env/bin/refiner audit --victims 2 --iterations 5 --defense none --defense refiner --out audit
 	test -s out/wheel/audit/report.html && rm -rf out/wheel
+
+# Beside the environment: Triton is large, and no other test needs it.
+TRITON := out/triton-3.9.0
+test-kernels: $(READY)
+	[ -d $(TRITON) ] || { $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $(TRITON).part triton==3.9.0 && mv $(TRITON).part $(TRITON); }
+	PYTHONPATH=$(TRITON) $(BIN)/pytest -n $(WORKERS) -q tests/core/test_kernels.py
 
 lint: $(READY)
 	$(BIN)/ruff check $(CODE)

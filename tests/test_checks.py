@@ -1,4 +1,4 @@
-"""Checks at the border: right values pass unchanged, wrong ones are one line."""
+"""Validation of settings: right values pass unchanged, wrong ones are one-line errors."""
 
 import math
 
@@ -30,7 +30,7 @@ def test_any_other_value_is_one_line_with_field_value_and_range(value: object) -
     assert len(text) < 150
 
 
-def test_open_and_endless_ranges_are_told_so() -> None:
+def test_errors_show_open_and_infinite_ranges() -> None:
     assert checks.number("a", 5, 0, above=True) == 5
     with pytest.raises(SettingError, match=r"\(0, ∞\)"):
         checks.number("a", 0, 0, above=True)

@@ -1,4 +1,4 @@
-"""What a thing by name is set by: read from its fields, their docstrings and its own checks."""
+"""The settings of a registered method: from its fields, their docstrings and its own checks."""
 
 from dataclasses import dataclass, field
 
@@ -58,7 +58,7 @@ def test_every_setting_with_default_range_and_help() -> None:
     ]
 
 
-def test_a_class_method_has_the_settings_that_it_gives() -> None:
+def test_a_class_method_has_its_own_defaults() -> None:
     assert [setting.default for setting in settings_of(Thing.small)][:2] == ["0.1", "3"]
 
 
@@ -68,9 +68,9 @@ def test_a_class_without_source_has_no_docs() -> None:
 
 
 @pytest.mark.parametrize("name", [*DEFENSES, *ATTACKS])
-def test_all_that_is_registered_can_be_described(name: str) -> None:
-    found = settings_of(DEFENSES[name] if name in DEFENSES else ATTACKS[name])
-    assert all(setting.name and setting.kind and setting.default for setting in found)
-    # A number that is not checked at its border is a mistake that shows late.
-    loose = [s.name for s in found if s.kind in ("int", "float") and not s.expected and not s.private]
-    assert not loose, f"{name}: {loose}"
+def test_every_registered_method_is_described(name: str) -> None:
+    settings = settings_of(DEFENSES[name] if name in DEFENSES else ATTACKS[name])
+    assert all(setting.name and setting.kind and setting.default for setting in settings)
+    # Every number needs a range check.
+    unchecked = [s.name for s in settings if s.kind in ("int", "float") and not s.expected and not s.private]
+    assert not unchecked, f"{name}: {unchecked}"

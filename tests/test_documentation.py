@@ -1,4 +1,4 @@
-"""The documentation holds: its Python runs, its commands exist, it installs this project and no other."""
+"""The documentation is correct: its Python runs, its commands and links exist, it installs this project."""
 
 import re
 import shlex
@@ -22,8 +22,8 @@ DISTRIBUTION = "refiner-fl"
 def blocks(page: Path, language: str) -> list[tuple[int, str]]:
     """The fenced blocks of a page in this language, each with the number of its first line."""
     text = page.read_text()
-    found = (match for match in FENCE.finditer(text) if match[1] == language)
-    return [(text[: match.start()].count("\n") + 2, textwrap.dedent(match[2])) for match in found]
+    matches = (match for match in FENCE.finditer(text) if match[1] == language)
+    return [(text[: match.start()].count("\n") + 2, textwrap.dedent(match[2])) for match in matches]
 
 
 def named(pages: list[Path]) -> list[object]:
@@ -68,14 +68,23 @@ def parse(words: list[str]) -> None:
     try:
         while isinstance(command, click.Group):
             context = command.make_context(name, list(words), parent=context)
-            name, found, words = command.resolve_command(context, [*context._protected_args, *context.args])
-            assert found is not None and name is not None
-            command = found
+            name, subcommand, words = command.resolve_command(
+                context, [*context._protected_args, *context.args]
+            )
+            assert subcommand is not None and name is not None
+            command = subcommand
         command.make_context(name, list(words), parent=context)
     except click.exceptions.Exit:  # --help and --version end it
         pass
     except click.UsageError as error:
         pytest.fail(f"refiner {shlex.join(words)}: {error.format_message()}")
+
+
+@pytest.mark.parametrize("page", named([*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]))
+def test_relative_links_exist(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text())
+    missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
+    assert not missing
 
 
 def texts() -> list[Path]:
@@ -152,12 +161,12 @@ def test_the_structure_table_names_every_package_and_module() -> None:
 
 
 def test_texts_use_the_words_of_the_field() -> None:
-    private = re.compile(r"\b(slopes?|hangs? on|pictures?|what leaves)\b", re.IGNORECASE)
+    banned = re.compile(r"\b(slopes?|hangs? on|pictures?|what leaves)\b", re.IGNORECASE)
     lines = [
         f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
         for path in texts()
         if path not in (Path(__file__), ROOT / "CHANGELOG.md") and path.parent != ROOT / ".ci"
         for number, line in enumerate(path.read_text(errors="ignore").splitlines(), start=1)
-        if private.search(line)
+        if banned.search(line)
     ]
     assert not lines

@@ -1,4 +1,4 @@
-"""Names with settings: what is understood, and what is refused in one line."""
+"""Names with settings: text that builds an object, and the errors of invalid text."""
 
 from dataclasses import dataclass
 
@@ -35,11 +35,11 @@ KNOWN = {"thing": Thing, "loud": Thing.loud}
         ("loud:rate=1", Thing(rate=1, word="LOUD")),
     ],
 )
-def test_understood(text: str, expected: Thing) -> None:
+def test_valid_text_builds_the_object(text: str, expected: Thing) -> None:
     assert make_by_name(KNOWN, "thing", text) == expected
 
 
-def test_what_is_written_wins() -> None:
+def test_settings_in_the_text_take_precedence() -> None:
     assert make_by_name(KNOWN, "thing", "thing:rate=1", rate=2, word="a") == Thing(rate=1, word="a")
 
 
@@ -55,7 +55,7 @@ def test_what_is_written_wins() -> None:
         ("thing:rate=1,word=a,rate=2", "thing = 'thing:rate=1,word=a,rate=2': rate is set twice"),
     ],
 )
-def test_refused(text: str, message: str) -> None:
+def test_invalid_text_raises(text: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         make_by_name(KNOWN, "thing", text)
 
@@ -74,5 +74,5 @@ def test_refused(text: str, message: str) -> None:
         ("+thing", ["", "thing"]),
     ],
 )
-def test_where_a_plus_parts(text: str, parts: list[str]) -> None:
+def test_a_plus_separates_names(text: str, parts: list[str]) -> None:
     assert split_chain(KNOWN, text) == parts
