@@ -143,11 +143,11 @@ class Server:
     def __init__(self) -> None:
         self.content = b""
         self.ranges = True
-        """Whether it knows ranges."""
+        """Whether it supports range requests."""
         self.cuts: list[int] = []
         """After how many bytes each of the next answers is cut off."""
         self.length: int | None = None
-        """What it says the length is, where that is not true."""
+        """A false Content-Length."""
         self.chunked = False
         self.status = 200
         self.asked: list[str] = []

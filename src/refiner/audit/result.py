@@ -109,7 +109,7 @@ class AuditResult:
         made: When the audit was finished.
         settings: Settings of defence, attack, model, data and threat model, with all seeds and versions.
         tuned: How the attack was tuned; None if it was not.
-        upload_bytes: Size of one client's upload when packed; None if unknown.
+        upload_bytes: Size of one client's upload in its compact encoding; None if unknown.
 
     >>> import torch
     >>> from refiner.attacks import InvertingGradients
@@ -156,7 +156,13 @@ class AuditResult:
                 f"findings: {len(self.findings)}, expected {self.victims} × {self.batch}", field="findings"
             )
         if len(self.objective) != self.victims or len(self.diverged) != self.victims:
-            raise DataError(f"objective, diverged: expected one value for each of {self.victims} victims")
+            name = "objective" if len(self.objective) != self.victims else "diverged"
+            raise DataError(
+                f"objective, diverged: expected one value for each of {self.victims} victims",
+                field=name,
+                value=len(getattr(self, name)),
+                expected=f"{self.victims} values",
+            )
         for name in IMAGE_FIELDS:
             pixels = getattr(self, name)
             if pixels is None and name == "robust":

@@ -1,8 +1,7 @@
 """Convolution as three bilinear maps that are each other's derivatives, for one victim or for many.
 
 Why not PyTorch's: its second derivative of a convolution runs kernels as large as the image, and its batched
-form, a grouped convolution, is slow on a GPU. A second-order step of 1,000 single LeNet victims takes 3.3 ms
-this way instead of 12.7 on an H200 (docs/results/cost.md). Every derivative of every order is one of
+form, a grouped convolution, is slow on a GPU. Here every derivative of every order is one of
 
     conv_output(x, w) = y,    conv_input_grad(y, w) = x,    conv_weight_grad(x, y) = w
 

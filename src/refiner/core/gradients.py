@@ -142,8 +142,8 @@ def _check_inputs(task: Task, x: Tensor, y: Tensor, parameters: Parameters | Non
     return values
 
 
-def _error(field: str, found: str, expected: str) -> DataError:
-    return DataError(f"{field} {found}: expected {expected}", field=field, value=found, expected=expected)
+def _error(field: str, actual: str, expected: str) -> DataError:
+    return DataError(f"{field} {actual}: expected {expected}", field=field, value=actual, expected=expected)
 
 
 def _check_parameters(task: Task, parameters: Parameters) -> Parameters:
@@ -235,5 +235,5 @@ def flatten_parameters(task: Task, parameters: Parameters) -> Tensor:
     >>> flatten_parameters(task, task.parameters()).shape
     torch.Size([1, 2])
     """
-    own = _per_victim(task, parameters)
-    return flatten({name: parameters[name] if own else parameters[name][None] for name in task.names})
+    per_victim = _per_victim(task, parameters)
+    return flatten({name: parameters[name] if per_victim else parameters[name][None] for name in task.names})

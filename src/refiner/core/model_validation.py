@@ -57,7 +57,9 @@ def run_once(model: nn.Module, state: Mapping[str, Tensor], example: Tensor) -> 
             raise _unsupported(owner, model.get_submodule(owner), reason)
     if not isinstance(out, Tensor) or not out.isfinite().all():
         expected = "one tensor of finite scores"
-        raise DataError(f"model output: expected {expected}", field="model output", expected=expected)
+        raise DataError(
+            f"model output: expected {expected}", field="model output", value=out, expected=expected
+        )
     return out, _sort_by_call(list(dict.fromkeys(order)), [name for name, _ in model.named_modules()])
 
 

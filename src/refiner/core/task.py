@@ -329,4 +329,4 @@ class Task:
 
 
 def _not_finite(field: str, name: str) -> DataError:
-    return DataError(f"{name} holds NaN or infinity", field=field, expected="finite values")
+    return DataError(f"{name} holds NaN or infinity", field=field, value=name, expected="finite values")

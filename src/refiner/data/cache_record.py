@@ -86,5 +86,8 @@ def cache_error(name: str, reason: str) -> DataError:
     """The error for a dataset in the cache whose files were changed or damaged."""
     return DataError(
         f"{dataset_folder(name)}: damaged, {reason}; fetch it again: refiner data fetch {name} --replace, "
-        "with --from or --via as before"
+        "with --from or --via as before",
+        field="data",
+        value=name,
+        expected="an undamaged dataset in the cache",
     )

@@ -133,10 +133,15 @@ def _write_split(
     folder.mkdir()
     total = len(split.labels)
     if not total:
-        raise DataError(f"{title}: no images")
+        raise DataError(f"{title}: no images", field="images", value=0, expected="at least one image")
     low, high = int(split.labels.min()), int(split.labels.max())
     if low < 0 or high >= classes:
-        raise DataError(f"{title}: labels in [{low}, {high}], expected [0, {classes - 1}]")
+        raise DataError(
+            f"{title}: labels in [{low}, {high}], expected [0, {classes - 1}]",
+            field="labels",
+            value=(low, high),
+            expected=f"labels in [0, {classes - 1}]",
+        )
 
     def blocks() -> Iterator[ImageBlock]:
         done = 0

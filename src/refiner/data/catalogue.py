@@ -15,7 +15,7 @@ from refiner.data.readers.medmnist import medmnist_reader
 from refiner.data.readers.source_split import LayoutReader, SourceSplit
 from refiner.data.readers.svhn import read_svhn
 from refiner.data.readers.tiny_imagenet import read_tiny_imagenet
-from refiner.errors import DataError
+from refiner.files import file_error
 
 _TORONTO = "https://www.cs.toronto.edu/~kriz"
 _STANFORD = "http://ufldl.stanford.edu/housenumbers"
@@ -267,9 +267,11 @@ def read_splits(name: str, path: Path) -> Mapping[str, SourceSplit]:
     refiner.errors.DataError: absent: no such file or folder
     """
     if not path.exists():
-        raise DataError(f"{path}: no such file or folder")
+        raise file_error(path, "no such file or folder", "an existing file or folder")
     splits = find_splits(name, path)
     if splits is None:
         info = DATASETS[name]
-        raise DataError(f"{path}: no {info.title} found, expected {'; or '.join(info.layouts)}")
+        raise file_error(
+            path, f"no {info.title} found, expected {'; or '.join(info.layouts)}", "; or ".join(info.layouts)
+        )
     return splits

@@ -57,6 +57,7 @@ def folder_classes(
                 f"{folder / name}: not one of the classes {listed[:80]}{'…' * (len(listed) > 80)}",
                 field="classes",
                 value=name,
+                expected=f"one of {listed}",
             )
     if len(classes) < 2 or any(len(file.parts) == 1 for file in files):
         return None

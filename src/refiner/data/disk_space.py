@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from refiner.errors import DataError
+from refiner.files import file_error
 
 
 def format_bytes(size: int) -> str:
@@ -30,7 +31,10 @@ def require_free_space(folder: Path, size: int, name: str) -> None:
     free = shutil.disk_usage(folder).free
     if size > free:
         raise DataError(
-            f"{name}: needs {format_bytes(size)} in {folder}, but only {format_bytes(free)} are free"
+            f"{name}: needs {format_bytes(size)} in {folder}, but only {format_bytes(free)} are free",
+            field="folder",
+            value=str(folder),
+            expected=f"{format_bytes(size)} of free space",
         )
 
 
@@ -41,5 +45,7 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DataError(f"{path}: no space left on the disk") from error
-        raise DataError(f"{path}: can't be written ({error.strerror or error})") from error
+            raise file_error(path, "no space left on the disk", "free space on the disk") from error
+        raise file_error(
+            path, f"can't be written ({error.strerror or error})", "a path that can be written"
+        ) from error

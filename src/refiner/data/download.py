@@ -13,6 +13,7 @@ from pathlib import Path
 from refiner._version import __version__
 from refiner.data.disk_space import disk_errors, format_bytes, require_free_space
 from refiner.errors import DataError
+from refiner.files import file_error
 
 _BLOCK = 2**18
 _MAX_FAILURES = 4  # in a row without a single new byte
@@ -57,7 +58,9 @@ def verify_md5(published: PublishedFile, file: Path) -> None:
     """
     md5 = file_md5(file)
     if md5 != published.md5:
-        raise DataError(f"{file}: MD5 {md5}, but {published.publisher} publishes {published.md5}")
+        raise file_error(
+            file, f"MD5 {md5}, but {published.publisher} publishes {published.md5}", f"MD5 {published.md5}"
+        )
 
 
 def download(
@@ -86,7 +89,10 @@ def download(
                 os.replace(part, wrong)
             raise DataError(
                 f"{published.url}: MD5 {md5}, but {published.publisher} publishes {published.md5}; "
-                f"the download is kept as {wrong}"
+                f"the download is kept as {wrong}",
+                field="url",
+                value=published.url,
+                expected=f"MD5 {published.md5}",
             )
         with disk_errors(target):
             os.replace(part, target)
@@ -109,19 +115,32 @@ def _download_to(
             pass
         except urllib.error.HTTPError as error:
             error.close()
-            raise DataError(f"{published.url}: HTTP {error.code} {error.reason}") from error
+            raise DataError(
+                f"{published.url}: HTTP {error.code} {error.reason}",
+                field="url",
+                value=published.url,
+                expected="a file that the server sends",
+            ) from error
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
             cause = error.reason if isinstance(error, urllib.error.URLError) else error
             text = getattr(cause, "strerror", None) or cause or type(cause).__name__
             reason = " ".join(str(text).split())
             if not size_before:
-                raise DataError(f"{published.url}: can't be reached ({reason})") from error
+                raise DataError(
+                    f"{published.url}: can't be reached ({reason})",
+                    field="url",
+                    value=published.url,
+                    expected="a server that can be reached",
+                ) from error
         failures = 0 if _size(part) > size_before else failures + 1
         if failures >= _MAX_FAILURES:
             break
         time.sleep(pause * failures)
     raise DataError(
-        f"{published.url}: {reason} after {format_bytes(_size(part))}; the same command resumes the download"
+        f"{published.url}: {reason} after {format_bytes(_size(part))}; the same command resumes the download",
+        field="url",
+        value=published.url,
+        expected="a complete download",
     )
 
 

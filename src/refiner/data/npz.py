@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from refiner.errors import DataError
+from refiner.files import file_error
 
 
 def load_npz(path: Path) -> Mapping[str, NDArray[Any]]:
@@ -21,12 +21,16 @@ def load_npz(path: Path) -> Mapping[str, NDArray[Any]]:
     refiner.errors.DataError: absent.npz: no such file
     """
     if not path.is_file():
-        raise DataError(f"{path}: no such file")
+        raise file_error(path, "no such file", "an existing file")
     try:
         # NumPy does not close a broken file that it opened itself.
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
     except (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: not an .npz of plain arrays ({' '.join(str(error).split())})") from error
+        raise file_error(
+            path, f"not an .npz of plain arrays ({' '.join(str(error).split())})", "an .npz of plain arrays"
+        ) from error
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, TokenError) as error:
-        raise DataError(f"{path}: a broken .npz ({' '.join(str(error).split())})") from error
+        raise file_error(
+            path, f"a broken .npz ({' '.join(str(error).split())})", "a complete .npz"
+        ) from error

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from refiner.data.labels import validate_labels
 from refiner.data.readers.image_blocks import read_image_array, stack_in_blocks
 from refiner.errors import DataError
+from refiner.files import file_error
 
 _IMAGE_COLUMNS = ("image", "img")
 _LABEL_COLUMNS = ("label", "labels", "fine_label")
@@ -29,15 +30,20 @@ def read_parquet(
     refiner.errors.DataError: no .parquet files
     """
     if not files:
-        raise DataError("no .parquet files")
+        raise DataError("no .parquet files", field="files", value=[], expected="at least one .parquet file")
     for file in files:
         if not file.is_file():
-            raise DataError(f"{file}: no such file")
+            raise file_error(file, "no such file", "an existing file")
     try:
         # By name, so that type checking does not depend on whether it is installed.
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError:
-        raise DataError("parquet: needs pyarrow: pip install 'refiner-fl[parquet]'") from None
+        raise DataError(
+            "parquet: needs pyarrow: pip install 'refiner-fl[parquet]'",
+            field="data",
+            value="parquet",
+            expected="an installed pyarrow",
+        ) from None
     blocks: list[NDArray[np.uint8]] = []
     labels: list[NDArray[np.int64]] = []
     class_names: tuple[str, ...] = ()
@@ -52,20 +58,30 @@ def read_parquet(
                 column = table.read([label_column]).column(label_column)
                 if column.null_count or not arrow.types.is_integer(column.type):
                     raise DataError(
-                        f"{file}: '{label_column}' is {column.type}, expected integers and none missing"
+                        f"{file}: '{label_column}' is {column.type}, expected integers and none missing",
+                        field=label_column,
+                        value=str(column.type),
+                        expected="integers and none missing",
                     )
                 labels.append(validate_labels(column.to_numpy(), rows, str(file)))
                 blocks += _decode(dict(_encoded_images(table, image_column, file)), size)
     except (arrow.ArrowException, OSError) as error:
-        raise DataError(f"{file}: can't be read ({' '.join(str(error).split())[:120]})") from error
+        raise file_error(
+            file, f"can't be read ({' '.join(str(error).split())[:120]})", "a Parquet file that can be read"
+        ) from error
     if not blocks and len(files) == 1:
-        raise DataError(f"{file}: contains no rows")
+        raise file_error(file, "contains no rows", "at least one row")
     if not blocks:
-        raise DataError(f"{file.parent}: none of {len(files)} files contains a row")
+        raise file_error(
+            file.parent, f"none of {len(files)} files contains a row", "a file with at least one row"
+        )
     shapes = {block.shape[1:] for block in blocks}
     if len(shapes) != 1:
         raise DataError(
-            f"{files[0].parent}: images of several sizes; set size to make them equal", field="size"
+            f"{files[0].parent}: images of several sizes; set size to make them equal",
+            field="size",
+            value=sorted(f"{shape[2]}×{shape[1]}" for shape in shapes),
+            expected="images of one size",
         )
     return np.concatenate(blocks), np.concatenate(labels), class_names
 
@@ -81,7 +97,11 @@ def _find_columns(table: Any, file: Path) -> tuple[str, str]:
     )
     if image is None or label is None:
         expected = "'image' or 'img'" if image is None else "'label'"
-        raise DataError(f"{file}: has the columns {', '.join(columns)}, expected a column {expected}")
+        raise file_error(
+            file,
+            f"has the columns {', '.join(columns)}, expected a column {expected}",
+            f"a column {expected}",
+        )
     return image, label
 
 
@@ -101,6 +121,11 @@ def _encoded_images(table: Any, column: str, file: Path) -> Iterator[tuple[str, 
         for value in group.column(0).to_pylist():
             content = value.get("bytes") if isinstance(value, dict) else value
             if not isinstance(content, bytes):
-                raise DataError(f"{file}, row {number}: '{column}' contains no encoded image")
+                raise DataError(
+                    f"{file}, row {number}: '{column}' contains no encoded image",
+                    field="path",
+                    value=str(file),
+                    expected="encoded images",
+                )
             yield f"{file}, row {number}", content
             number += 1

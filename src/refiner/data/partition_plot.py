@@ -163,4 +163,9 @@ def _require_matplotlib() -> None:
     try:
         import matplotlib  # noqa: F401
     except ImportError:
-        raise DataError("plot: needs matplotlib: pip install 'refiner-fl[plot]'") from None
+        raise DataError(
+            "plot: needs matplotlib: pip install 'refiner-fl[plot]'",
+            field="plot",
+            value=True,
+            expected="an installed matplotlib",
+        ) from None

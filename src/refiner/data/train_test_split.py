@@ -68,7 +68,12 @@ def hold_out(data: ImageDataset) -> tuple[ImageDataset, ImageDataset]:
         position_in_class[members] = torch.arange(len(members))
     is_test = position_in_class % 5 == 4
     if not bool(is_test.any()):
-        raise DataError(f"{data.name}: no class has five samples, so there are none to test on")
+        raise DataError(
+            f"{data.name}: no class has five samples, so there are none to test on",
+            field="data",
+            value=data.name,
+            expected="a class of at least five samples",
+        )
     return _subset(data, ~is_test, data.split), _subset(data, is_test, "held out")
 
 
@@ -81,17 +86,32 @@ def _match_classes(test: ImageDataset, train: ImageDataset) -> ImageDataset:
             f"{title} has images of {test_size} pixels, expected {train_size} {reference}; "
             "set size to make them equal",
             field="size",
+            value=test_size,
+            expected=train_size,
         )
     if test.class_names and train.class_names:
         if test.classes != train.classes:
-            raise DataError(f"{title} names {test.classes} classes, expected {train.classes} {reference}")
+            raise DataError(
+                f"{title} names {test.classes} classes, expected {train.classes} {reference}",
+                field="classes",
+                value=test.classes,
+                expected=str(train.classes),
+            )
         for number, (name, expected) in enumerate(zip(test.class_names, train.class_names, strict=True)):
             if name != expected:
-                raise DataError(f"{title} calls class {number} {name!r}, expected {expected!r} {reference}")
+                raise DataError(
+                    f"{title} calls class {number} {name!r}, expected {expected!r} {reference}",
+                    field="class_names",
+                    value=name,
+                    expected=expected,
+                )
     highest = int(test.labels.max())
     if highest >= train.classes:
         raise DataError(
-            f"{title} contains the label {highest}, expected labels in [0, {train.classes - 1}] {reference}"
+            f"{title} contains the label {highest}, expected labels in [0, {train.classes - 1}] {reference}",
+            field="labels",
+            value=highest,
+            expected=f"labels in [0, {train.classes - 1}]",
         )
     return replace(test, classes=train.classes, class_names=train.class_names)
 

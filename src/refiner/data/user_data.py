@@ -17,7 +17,7 @@ from refiner.data.npz import load_npz
 from refiner.data.parquet import read_parquet
 from refiner.data.readers.image_blocks import read_image_array, resize_image, stack_in_blocks
 from refiner.data.splits import ALL, SPLIT_NAMES, choose_split
-from refiner.errors import DataError
+from refiner.files import file_error
 
 
 def load_image_folder(
@@ -33,7 +33,7 @@ def load_image_folder(
     refiner.errors.DataError: absent: no such folder
     """
     if not path.is_dir():
-        raise DataError(f"{path}: no such folder")
+        raise file_error(path, "no such folder", "an existing folder")
     subfolders = subfolder_names(path)
     # Only if there are no other folders: a class may be called train.
     splits = (
@@ -46,7 +46,11 @@ def load_image_folder(
     labelled = folder_classes(folder, files, default_classes if classes is None else classes)
     if labelled is None:
         number = "two or more folders" if classes is None else "folders"
-        raise DataError(f"{folder}: no classes, expected its images in {number}, one for each class")
+        raise file_error(
+            folder,
+            f"no classes, expected its images in {number}, one for each class",
+            f"images in {number}, one for each class",
+        )
     names, labels = labelled
     blocks = list(
         stack_in_blocks(
@@ -74,7 +78,11 @@ def load_npz_dataset(path: Path, split: str | None = None, size: int | None = No
         (arrays[key] for name in ("labels", "label", "y") if (key := prefix + name) in arrays), None
     )
     if labels is None:
-        raise DataError(f"{path}: no labels, expected an array '{prefix}labels' or '{prefix}y'")
+        raise file_error(
+            path,
+            f"no labels, expected an array '{prefix}labels' or '{prefix}y'",
+            f"an array '{prefix}labels' or '{prefix}y'",
+        )
     return _make_dataset(_to_bytes(images), labels, f"npz:{path}", chosen, size)
 
 
@@ -91,7 +99,7 @@ def load_parquet_dataset(path: Path, split: str | None = None, size: int | None 
     if path.is_dir():
         prefixes = {file: re.split("[-._]", file.name)[0] for file in sorted(path.glob("*.parquet"))}
         if not prefixes:
-            raise DataError(f"{path}: no .parquet files")
+            raise file_error(path, "no .parquet files", "at least one .parquet file")
     splits = list(dict.fromkeys(prefixes.values())) if set(SPLIT_NAMES) & set(prefixes.values()) else []
     chosen = choose_split(split, splits)
     files = [file for file, prefix in prefixes.items() if chosen in (ALL, prefix)]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from torch import nn
 
 from refiner import checks
+from refiner.errors import SettingError
 from refiner.models.lenet import LeNet
 from refiner.models.recalibration import recalibrate
 from refiner.models.resnet import ResNet, resnet10, resnet18, resnet34
@@ -55,7 +56,7 @@ def make_model(
         The model, with PyTorch's default initialisation drawn from the global random state.
 
     Raises:
-        SettingError: If the name or a setting is unknown.
+        SettingError: If the name or a setting is unknown, or a plug-in's factory returns no module.
 
     >>> type(make_model("lenet", classes=100, activation="sigmoid")).__name__
     'LeNet'
@@ -64,4 +65,8 @@ def make_model(
     known = [key for key in inspect.signature(factory).parameters if key not in ("classes", "input_shape")]
     for key in settings:
         checks.choice(f"setting of {name}", key, known)
-    return factory(classes=classes, input_shape=input_shape, **settings)
+    model = factory(classes=classes, input_shape=input_shape, **settings)
+    if not isinstance(model, nn.Module):
+        kind = type(model).__name__
+        raise SettingError(field="model", value=name, problem=f"its factory returned a {kind}, not a module")
+    return model

@@ -87,7 +87,9 @@ def _run_batches(model: nn.Module, batches: Iterable[Tensor]) -> None:
             count += 1
     if not count:
         expected = "at least one batch of inputs"
-        raise DataError(f"batches: expected {expected}, got none", field="batches", expected=expected)
+        raise DataError(
+            f"batches: expected {expected}, got none", field="batches", value=count, expected=expected
+        )
 
 
 def _check_finite(layers: list[_BatchNorm]) -> None:
@@ -95,4 +97,4 @@ def _check_finite(layers: list[_BatchNorm]) -> None:
         for name, buffer in layer.named_buffers(recurse=False):
             if not bool(torch.isfinite(buffer).all()):
                 message = f"batches: {name} is not finite after them, expected finite inputs"
-                raise DataError(message, field="batches", expected="finite inputs")
+                raise DataError(message, field="batches", value=name, expected="finite inputs")

@@ -94,7 +94,10 @@ class Table:
         for number, row in enumerate(self.rows, start=1):
             if len(row) != len(self.columns):
                 raise DataError(
-                    f"table '{self.title}', row {number}: {len(row)} cells, expected {len(self.columns)}"
+                    f"table '{self.title}', row {number}: {len(row)} cells, expected {len(self.columns)}",
+                    field="rows",
+                    value=len(row),
+                    expected=f"{len(self.columns)} cells",
                 )
 
     def html(self, anchor: str) -> str:

@@ -1,8 +1,7 @@
 """Triton kernels for the GPU; each has a plain PyTorch twin that computes the same.
 
-PyTorch needs many passes over memory for these. Measured on an H200: `fold` takes 32 instead of 277 µs, and
-the convolution weight gradients of ten LeNet clients × 128 take 63 to 75 instead of 164 to 182 µs a layer
-(docs/results/cost.md). `REFINER_KERNELS=0` in the environment turns all of them off.
+PyTorch needs many passes over memory for these, with a launch and a temporary tensor for each; a kernel reads
+its inputs once and writes its outputs once. `REFINER_KERNELS=0` in the environment turns all of them off.
 """
 
 import functools

@@ -1,4 +1,8 @@
-"""ChaCha in one pass, a block's sixteen words in registers; the plain twin is in `core.noise`."""
+"""ChaCha in one pass, a block's sixteen words in registers; the plain twin is in `core.noise`.
+
+Why our own: PyTorch has no ChaCha, and in tensor operations every one of its additions, exclusive ors and
+rotations is a pass over memory.
+"""
 
 import torch
 import triton

@@ -1,5 +1,8 @@
 """The functions of `core.norm_ops` as Triton kernels: each row is read once and written once.
 
+Why our own: PyTorch has no fused derivatives of a norm's derivatives, so that it composes each of these
+functions of many element-wise passes and reductions.
+
 With the same symbols: x̂ (`hat`) and s are the outputs of `standardise`; v, t and c are cotangents.
 """
 

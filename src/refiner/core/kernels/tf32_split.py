@@ -1,4 +1,7 @@
-"""Float32 as the sum of two TF32 numbers, in one pass; the plain twin is `core.precision.split_tf32`."""
+"""Float32 as the sum of two TF32 numbers, in one pass; the plain twin is `core.precision.split_tf32`.
+
+Why our own: PyTorch has no rounding to TF32, and composed of its operations this takes a pass for each.
+"""
 
 import torch
 import triton

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from refiner.errors import DataError
+from refiner.files import file_error
 
 # No dataset read here has a larger file or more data in all: such an archive is a decompression bomb.
 _MAX_FILE_BYTES, _MAX_TOTAL_BYTES = 2**31, 2**33
@@ -90,7 +90,7 @@ def find_named_files(path: Path, names: Collection[str]) -> Files | None:
         return None
     if files.names and len(files.names) < len(names):
         missing = [name for name in names if name not in files.names]
-        raise DataError(f"{path}: {', '.join(missing)} missing")
+        raise file_error(path, f"{', '.join(missing)} missing", f"the files {', '.join(names)}")
     return files if files.names else None
 
 
@@ -118,8 +118,10 @@ def _is_visible(name: str) -> bool:
 
 def _check_sizes(path: Path, sizes: list[int]) -> None:
     if max(sizes, default=0) > _MAX_FILE_BYTES or sum(sizes) > _MAX_TOTAL_BYTES:
-        raise DataError(
-            f"{path}: more than {_MAX_TOTAL_BYTES:,} bytes, or {_MAX_FILE_BYTES:,} in one file, once unpacked"
+        raise file_error(
+            path,
+            f"more than {_MAX_TOTAL_BYTES:,} bytes, or {_MAX_FILE_BYTES:,} in one file, once unpacked",
+            f"at most {_MAX_TOTAL_BYTES:,} bytes, and {_MAX_FILE_BYTES:,} in one file",
         )
 
 
@@ -130,8 +132,10 @@ def _archive_errors(path: Path) -> Iterator[None]:
         yield
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         reason = " ".join(str(error).split())
-        raise DataError(f"{path}: a broken or truncated archive ({reason})") from error
+        raise file_error(path, f"a broken or truncated archive ({reason})", "a complete archive") from error
     except OSError as error:
-        raise DataError(f"{path}: can't be read ({error.strerror or error})") from error
+        raise file_error(
+            path, f"can't be read ({error.strerror or error})", "an archive that can be read"
+        ) from error
     except RuntimeError as error:  # a zip with a password
-        raise DataError(f"{path}: can't be read ({error})") from error
+        raise file_error(path, f"can't be read ({error})", "an archive that can be read") from error

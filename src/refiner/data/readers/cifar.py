@@ -13,6 +13,7 @@ from refiner.data.readers.archive import find_named_files
 from refiner.data.readers.safe_pickle import read_pickled_batch
 from refiner.data.readers.source_split import ImageBlock, SourceSplit
 from refiner.errors import DataError
+from refiner.files import file_error
 
 _VALUES_PER_IMAGE = 3 * 32 * 32
 _CIFAR10_BATCHES = {"train": [f"data_batch_{n}" for n in range(1, 6)], "test": ["test_batch"]}
@@ -51,7 +52,11 @@ def read_cifar10_npm(path: Path) -> Mapping[str, SourceSplit] | None:
         for name in images[split]:
             pixels = decode_image(files.read(name), files.title(name))
             if pixels.shape[1:] != (1024, 3):
-                raise DataError(f"{files.title(name)}: rows of {pixels.shape[1]} pixels, expected 1024")
+                raise file_error(
+                    files.title(name),
+                    f"rows of {pixels.shape[1]} pixels, expected 1024",
+                    "rows of 1024 pixels",
+                )
             yield np.ascontiguousarray(pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
 
     return {
@@ -85,11 +90,20 @@ def _read_batch(content: bytes, title: str, label_key: str) -> tuple[ImageBlock,
         or pixels.dtype != np.uint8
         or pixels.shape[1:] != (_VALUES_PER_IMAGE,)
     ):
-        raise DataError(f"{title}: no array 'data', expected uint8 [N, {_VALUES_PER_IMAGE}]")
+        raise file_error(
+            title,
+            f"no array 'data', expected uint8 [N, {_VALUES_PER_IMAGE}]",
+            f"an array 'data', uint8 [N, {_VALUES_PER_IMAGE}]",
+        )
     if not isinstance(labels, list) or not all(type(value) is int for value in labels):
-        raise DataError(f"{title}: no list of integers '{label_key}'")
+        raise file_error(title, f"no list of integers '{label_key}'", f"a list of integers '{label_key}'")
     if len(labels) != len(pixels):
-        raise DataError(f"{title}: {len(pixels)} images, but {len(labels)} labels")
+        raise DataError(
+            f"{title}: {len(pixels)} images, but {len(labels)} labels",
+            field="labels",
+            value=len(labels),
+            expected=f"{len(pixels)} labels",
+        )
     return pixels.reshape(-1, 3, 32, 32), np.array(labels, dtype=np.int64)
 
 
@@ -97,7 +111,7 @@ def _json_labels(content: bytes, title: str) -> NDArray[np.int64]:
     try:
         labels = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{title}: not a list of labels") from error
+        raise file_error(title, "not a list of labels", "a list of labels") from error
     if not isinstance(labels, list) or not all(type(value) is int for value in labels):
-        raise DataError(f"{title}: not a list of labels")
+        raise file_error(title, "not a list of labels", "a list of labels")
     return np.array(labels, dtype=np.int64)

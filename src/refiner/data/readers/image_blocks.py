@@ -60,6 +60,8 @@ def stack_in_blocks(names: Iterable[str], read: Callable[[str], ImageBlock]) -> 
                 f"{name}: {width}×{height} pixels, expected {first_width}×{first_height} "
                 f"as in {first[0]}; set size to make them equal",
                 field="size",
+                value=f"{width}×{height}",
+                expected=f"{first_width}×{first_height}",
             )
         images.append(image)
         if len(images) == _BLOCK_SIZE:

@@ -15,7 +15,7 @@ from refiner.data.npz import load_npz
 from refiner.data.readers.image_blocks import read_image_array, stack_in_blocks
 from refiner.data.readers.lfw import number_people
 from refiner.data.readers.source_split import ImageBlock, LayoutReader, SourceSplit
-from refiner.errors import DataError
+from refiner.files import file_error
 
 _PER_GRID = 10_000
 _TINY_IMAGENET = "tiny_imagenet_val_jpegs.npz"
@@ -115,7 +115,7 @@ def _arrays(file: Path, *keys: str) -> list[NDArray[Any]]:
     arrays = load_npz(file)
     for key in keys:
         if key not in arrays or arrays[key].size == 0:
-            raise DataError(f"{file}: no array '{key}'")
+            raise file_error(file, f"no array '{key}'", f"an array '{key}'")
     return [arrays[key] for key in keys]
 
 

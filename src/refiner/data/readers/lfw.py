@@ -9,7 +9,7 @@ import numpy as np
 from refiner.data.readers.archive import is_archive, open_files
 from refiner.data.readers.image_blocks import read_image_array, stack_in_blocks
 from refiner.data.readers.source_split import SourceSplit
-from refiner.errors import DataError
+from refiner.files import file_error
 
 _SIDE = 32
 _CENTRE = 128  # of 250 pixels: the face and little background
@@ -41,7 +41,9 @@ def read_lfw(path: Path) -> Mapping[str, SourceSplit] | None:
         return None
     paths = {name.rsplit("/", 1)[-1]: name for name in files.names}
     if len(paths) < len(files.names):
-        raise DataError(f"{path}: contains some images twice, expected one folder of people")
+        raise file_error(
+            path, "contains some images twice, expected one folder of people", "one folder of people"
+        )
     order = sorted(paths)
     return {
         "all": SourceSplit(

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refiner.errors import DataError
+from refiner.files import file_error
 
 _HEADER_BYTES = 128
 _MATRIX, _COMPRESSED = 14, 15
@@ -49,11 +50,11 @@ def read_mat(path: Path) -> dict[str, NDArray[Any]]:
     refiner.errors.DataError: absent.mat: no such file
     """
     if not path.is_file():
-        raise DataError(f"{path}: no such file")
+        raise file_error(path, "no such file", "an existing file")
     content = path.read_bytes()
     order = {b"IM": "<", b"MI": ">"}.get(content[126:128])
     if len(content) < _HEADER_BYTES or order is None or not content.startswith(b"MATLAB 5.0"):
-        raise DataError(f"{path}: not a .mat file of version 5")
+        raise file_error(path, "not a .mat file of version 5", "a .mat file of version 5")
     arrays = {}
     try:
         for element in _elements(memoryview(content)[_HEADER_BYTES:], order, str(path)):
@@ -62,11 +63,15 @@ def read_mat(path: Path) -> dict[str, NDArray[Any]]:
             if element.type == _MATRIX and (named := _read_array(element.body, order, str(path))) is not None:
                 arrays[named[0]] = named[1]
     except StopIteration:
-        raise DataError(f"{path}: a truncated .mat file, a part of an array is missing") from None
+        raise file_error(
+            path, "a truncated .mat file, a part of an array is missing", "a complete .mat file of version 5"
+        ) from None
     except (struct.error, zlib.error, ValueError, UnicodeError, IndexError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(f"{path}: a broken .mat file ({' '.join(str(error).split())})") from error
+        raise file_error(
+            path, f"a broken .mat file ({' '.join(str(error).split())})", "a complete .mat file of version 5"
+        ) from error
     return arrays
 
 
@@ -82,7 +87,11 @@ def _elements(content: memoryview, order: str, path: str) -> Iterator[_Element]:
             # A compressed element is not padded to eight bytes.
             position = start + (size if element_type == _COMPRESSED else -(-size // 8) * 8)
         if start + size > len(content):
-            raise DataError(f"{path}: a truncated .mat file, {start + size - len(content)} bytes are missing")
+            raise file_error(
+                path,
+                f"a truncated .mat file, {start + size - len(content)} bytes are missing",
+                "a complete .mat file of version 5",
+            )
         yield _Element(element_type, content[start : start + size])
 
 
@@ -91,10 +100,18 @@ def _decompress(element: _Element, order: str, path: str) -> _Element:
     tag = decompressor.decompress(element.body, 8)
     element_type, size = struct.unpack(order + "II", tag)
     if size > _MAX_ARRAY_BYTES:
-        raise DataError(f"{path}: an array of {size:,} bytes, expected at most {_MAX_ARRAY_BYTES:,}")
+        raise file_error(
+            path,
+            f"an array of {size:,} bytes, expected at most {_MAX_ARRAY_BYTES:,}",
+            f"arrays of at most {_MAX_ARRAY_BYTES:,} bytes",
+        )
     body = decompressor.decompress(decompressor.unconsumed_tail, size)
     if len(body) != size:
-        raise DataError(f"{path}: a truncated .mat file, {size - len(body)} bytes of an array are missing")
+        raise file_error(
+            path,
+            f"a truncated .mat file, {size - len(body)} bytes of an array are missing",
+            "a complete .mat file of version 5",
+        )
     return _Element(element_type, memoryview(body))
 
 
@@ -109,8 +126,14 @@ def _read_array(body: memoryview, order: str, path: str) -> tuple[str, NDArray[A
     name = bytes(next(parts).body).decode("ascii")
     storage_type, content = next(parts)
     if storage_type not in _STORAGE_DTYPES:
-        raise DataError(f"{path}: '{name}' is stored as type {storage_type}, expected numbers")
+        raise file_error(
+            path, f"'{name}' is stored as type {storage_type}, expected numbers", f"numbers in '{name}'"
+        )
     values = np.frombuffer(content, order + _STORAGE_DTYPES[storage_type]).astype(dtype, copy=False)
     if (shape < 0).any() or values.size != shape.prod(dtype=np.int64):
-        raise DataError(f"{path}: '{name}' has {values.size} numbers, expected {shape.tolist()}")
+        raise file_error(
+            path,
+            f"'{name}' has {values.size} numbers, expected {shape.tolist()}",
+            f"{shape.tolist()} numbers in '{name}'",
+        )
     return name, values.reshape(shape, order="F")

@@ -9,6 +9,7 @@ import numpy as np
 from refiner.data.npz import load_npz
 from refiner.data.readers.source_split import LayoutReader, SourceSplit, iter_blocks
 from refiner.errors import DataError
+from refiner.files import file_error
 
 _SPLITS = ("train", "val", "test")
 
@@ -28,7 +29,9 @@ def medmnist_reader(name: str) -> LayoutReader:
                 return None
             if len(files) > 1:
                 names = ", ".join(file.name for file in files)
-                raise DataError(f"{path}: contains {names}; expected one of them, give its path")
+                raise file_error(
+                    path, f"contains {names}; expected one of them, give its path", "the path of one of them"
+                )
             file = files[0]
         elif path.suffix.lower() != ".npz":
             return None
@@ -45,19 +48,33 @@ def _read_splits(file: Path) -> Mapping[str, SourceSplit]:
         if images is None and labels is None:
             continue
         if images is None or labels is None:
-            raise DataError(f"{file}: {split} has no {'images' if images is None else 'labels'}")
+            raise file_error(
+                file,
+                f"{split} has no {'images' if images is None else 'labels'}",
+                f"{split}_images and {split}_labels",
+            )
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
             raise DataError(
-                f"{file}: {split}_images is {images.dtype} {list(images.shape)}, expected uint8 [N, H, W, 3]"
+                f"{file}: {split}_images is {images.dtype} {list(images.shape)}, expected uint8 [N, H, W, 3]",
+                field=f"{split}_images",
+                value=images,
+                expected="uint8 [N, H, W, 3]",
             )
         if labels.dtype.kind not in "iu" or labels.size != len(images):
             raise DataError(
                 f"{file}: {split}_labels is {labels.dtype} {list(labels.shape)}, "
-                f"expected {len(images)} integers"
+                f"expected {len(images)} integers",
+                field=f"{split}_labels",
+                value=labels,
+                expected=f"{len(images)} integers",
             )
         blocks = partial(iter_blocks, images.transpose(0, 3, 1, 2))
         splits[split] = SourceSplit(labels.reshape(-1).astype(np.int64), blocks)
     if not splits:
         names = ", ".join(sorted(arrays)) or "no arrays"
-        raise DataError(f"{file}: contains {names}, expected train_images and train_labels, or val_…, test_…")
+        raise file_error(
+            file,
+            f"contains {names}, expected train_images and train_labels, or val_…, test_…",
+            "train_images and train_labels, or val_…, test_…",
+        )
     return splits

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refiner.errors import DataError
+from refiner.files import file_error
 
 # A batch is one dict of a few lists and arrays. More containers could only be nested.
 _MAX_CONTAINERS = 64
@@ -85,8 +86,10 @@ def read_pickled_batch(content: bytes, name: str) -> Mapping[str, Any]:
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeError) as error:
         if isinstance(error, DataError):
             raise
-        raise DataError(
-            f"{name}: not a complete batch ({' '.join(str(error).split()) or 'empty'})"
+        raise file_error(
+            name,
+            f"not a complete batch ({' '.join(str(error).split()) or 'empty'})",
+            "a batch: a dict of arrays and lists",
         ) from error
     if not isinstance(interpreter.result, dict):
         raise interpreter.error(f"a {type(interpreter.result).__name__} outside a dict")
@@ -149,7 +152,11 @@ class _Interpreter:
         }
 
     def error(self, content: str) -> DataError:
-        return DataError(f"{self.name}: contains {content}, expected a batch: a dict of arrays and lists")
+        return file_error(
+            self.name,
+            f"contains {content}, expected a batch: a dict of arrays and lists",
+            "a batch: a dict of arrays and lists",
+        )
 
     def execute(self, code: str, argument: Any) -> None:
         if code not in self.operations:
@@ -204,8 +211,10 @@ class _Interpreter:
         reference = _REFERENCES.get((module, attribute))
         if reference is None:
             name = f"{module}.{attribute}"[:80]
-            raise DataError(
-                f"{self.name}: refers to {name}, which is not part of a batch; nothing was executed"
+            raise file_error(
+                self.name,
+                f"refers to {name}, which is not part of a batch; nothing was executed",
+                "a batch: a dict of arrays and lists",
             )
         self.push(_Reference(reference))
 

@@ -54,13 +54,28 @@ def checked_blocks(
     done = 0
     for block in split.blocks():
         if block.dtype != np.uint8 or block.shape[1:] != shape:
-            raise DataError(f"{title}: images of {list(block.shape[1:])}, expected {list(shape)}")
+            raise DataError(
+                f"{title}: images of {list(block.shape[1:])}, expected {list(shape)}",
+                field="images",
+                value=block,
+                expected=f"images of {list(shape)}",
+            )
         if done + len(block) > total:
-            raise DataError(f"{title}: more images than the {total} labels")
+            raise DataError(
+                f"{title}: more images than the {total} labels",
+                field="images",
+                value=done + len(block),
+                expected=f"{total} images",
+            )
         part = block[: count - done]
         done += len(part)
         yield part
         if done == count < total:
             return
     if done != count:
-        raise DataError(f"{title}: {done} images, but {total} labels")
+        raise DataError(
+            f"{title}: {done} images, but {total} labels",
+            field="images",
+            value=done,
+            expected=f"{total} images",
+        )

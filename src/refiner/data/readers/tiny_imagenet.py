@@ -9,7 +9,7 @@ import numpy as np
 from refiner.data.readers.archive import Files, open_files
 from refiner.data.readers.image_blocks import read_image_array, stack_in_blocks
 from refiner.data.readers.source_split import SourceSplit
-from refiner.errors import DataError
+from refiner.files import file_error
 
 _WANTED_FILE = re.compile(
     r"(wnids\.txt|val/val_annotations\.txt|(train|val)/(.+/)?[^/]+\.(jpe?g))$", re.IGNORECASE
@@ -33,7 +33,7 @@ def read_tiny_imagenet(path: Path) -> Mapping[str, SourceSplit] | None:
     files = open_files(path, lambda name: _WANTED_FILE.search(name) is not None)
     class_lists = [name for name in files.names if name.rsplit("/", 1)[-1] == "wnids.txt"]
     if not class_lists:
-        raise DataError(f"{path}: wnids.txt missing")
+        raise file_error(path, "wnids.txt missing", "a folder or archive with wnids.txt")
     classes = {wnid: number for number, wnid in enumerate(_text(files, class_lists[0]).split())}
     annotations = _validation_classes(files)
     images: dict[str, list[tuple[int, int, str, int]]] = {"train": [], "val": []}
@@ -43,7 +43,9 @@ def read_tiny_imagenet(path: Path) -> Mapping[str, SourceSplit] | None:
         split, file = match[1].lower(), match[3]
         wnid = match[2] or annotations.get(file)
         if wnid not in classes:
-            raise DataError(f"{files.title(name)}: of class {wnid}, expected one of wnids.txt")
+            raise file_error(
+                files.title(name), f"of class {wnid}, expected one of wnids.txt", "a class of wnids.txt"
+            )
         label = classes[wnid]
         # The training split is ordered by class, the validation split by image number.
         images[split].append((label if split == "train" else 0, _image_number(file), name, label))
