@@ -38,15 +38,22 @@ def test_a_training_compared_with_itself_has_pmm_100(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "there", "here"), [("data", "cifar10", "sample"), ("model", "resnet10", "lenet")]
+    ("field", "reference_value", "value"), [("data", "cifar10", "sample"), ("model", "resnet10", "lenet")]
 )
 def test_a_reference_with_another_dataset_or_model_raises(
-    field: str, there: str, here: str, tmp_path: Path
+    field: str, reference_value: str, value: str, tmp_path: Path
 ) -> None:
     with pytest.raises(SettingError) as caught:
-        read_reference(write_reference(tmp_path, **{field: there}), EXPERIMENT)
-    assert str(caught.value) == f"{field} = {here!r}: the reference in {str(tmp_path)!r} has {there!r}"
-    assert (caught.value.field, caught.value.value, caught.value.expected) == (field, here, repr(there))
+        read_reference(write_reference(tmp_path, **{field: reference_value}), EXPERIMENT)
+    assert (
+        str(caught.value)
+        == f"{field} = {value!r}: the reference in {str(tmp_path)!r} has {reference_value!r}"
+    )
+    assert (caught.value.field, caught.value.value, caught.value.expected) == (
+        field,
+        value,
+        repr(reference_value),
+    )
 
 
 def test_the_accuracy_after_the_same_number_of_rounds_is_used(tmp_path: Path) -> None:

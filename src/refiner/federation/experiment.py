@@ -83,6 +83,12 @@ class Outcome:
     def pmm(self, reference_accuracy: float) -> float:
         """PMM, the performance maintenance metric: the accuracy in percent of a reference's accuracy.
 
+        Args:
+            reference_accuracy: The accuracy of the same training without a defence, in [0, 1].
+
+        Returns:
+            100 · accuracy / reference accuracy; NaN if the reference's accuracy is 0.
+
         >>> Outcome(0.45, [], 1.0).pmm(0.5)
         90.0
         """
@@ -183,25 +189,24 @@ def check_output_folder(checkpoints: CheckpointConfig, resume: bool, rounds: int
         results = [name for name in ("outcome.json", "weights.safetensors") if (folder / name).exists()]
         if results:
             raise DataError(
-                f"out = {str(folder)!r}: contains {' and '.join(results)}, but no checkpoint to resume from; "
-                "use another folder",
                 field="out",
                 value=str(folder),
                 expected="a folder without results, or with a checkpoint",
+                problem=f"contains {' and '.join(results)}, but no checkpoint to resume from; use another "
+                "folder",
             )
         return
     if not resume:
         raise DataError(
-            f"out = {str(folder)!r}: contains a training; use --resume to continue it, or another folder",
             field="out",
             value=str(folder),
             expected="a folder without a training",
+            problem="contains a training; use --resume to continue it, or another folder",
         )
     done = read_checkpoint(checkpoints.checkpoint_file, checkpoints.settings, lambda tensors: None)
     if done > rounds:
         raise DataError(
-            f"rounds = {rounds}: expected {done} or more, the rounds that the checkpoint has done",
             field="rounds",
             value=rounds,
-            expected=f"{done} or more",
+            expected=f"{done} or more, the rounds that the checkpoint has done",
         )

@@ -83,15 +83,38 @@ class Schedule:
         self._epochs: dict[int, tuple[int, Tensor]] = {}
 
     def participants(self, round: int) -> list[int]:
-        """The clients of a round, in ascending order; rounds start at 1."""
+        """The clients that take part in a round.
+
+        Args:
+            round: Number of the round; rounds start at 1.
+
+        Returns:
+            The clients' numbers, in ascending order.
+        """
         return sample_clients(self.settings, round, self.settings.clients)
 
     def batch_size(self, client: int) -> int:
-        """The number of samples in each batch of a client."""
+        """The number of samples in each batch of a client.
+
+        Args:
+            client: The client's number.
+
+        Returns:
+            The batch size of the settings, or the client's number of samples if that is smaller.
+        """
         return self._batch_sizes[client]
 
     def batch_indices(self, client: int, round: int, step: int = 0) -> Tensor:
-        """The sample indices of a client's local step."""
+        """The samples of a client's local step.
+
+        Args:
+            client: The client's number.
+            round: Number of the round; rounds start at 1.
+            step: Number of the local step within the round, from 0.
+
+        Returns:
+            Indices into the dataset, int64 `[batch_size(client)]`.
+        """
         size = self._batch_sizes[client]
         step_number = (round - 1) * self.settings.local_steps + step
         epoch, position = divmod(step_number, self._steps_per_epoch[client])

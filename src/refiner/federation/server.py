@@ -27,6 +27,9 @@ class Server(Protocol):
 
         Args:
             parameters: The model's parameters `[N]`.
+
+        Returns:
+            Tensors by name, empty if the server has no state.
         """
 
     def step(self, parameters: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
@@ -61,11 +64,27 @@ class FedAvg:
         checks.number("server_learning_rate", self.server_learning_rate, 0, above=True)
 
     def init(self, parameters: Tensor) -> State:
-        """An empty state."""
+        """The state before the first round: FedAvg has none.
+
+        Args:
+            parameters: The model's parameters `[N]`.
+
+        Returns:
+            An empty dict.
+        """
         return {}
 
     def step(self, parameters: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
-        """The new parameters."""
+        """The parameters after a round.
+
+        Args:
+            parameters: The parameters `[N]` that the clients were sent.
+            update: The clients' mean model update `[N]`, old − new parameters.
+            state: The state after the round before.
+
+        Returns:
+            The new parameters `[N]`, and `state`.
+        """
         return parameters - self.server_learning_rate * update, state
 
 
@@ -92,11 +111,27 @@ class FedAvgM:
         checks.number("server_momentum", self.server_momentum, 0, 1)
 
     def init(self, parameters: Tensor) -> State:
-        """A momentum of zero."""
+        """The state before the first round.
+
+        Args:
+            parameters: The model's parameters `[N]`.
+
+        Returns:
+            A momentum of zero, `[N]`.
+        """
         return {_MOMENTUM: torch.zeros_like(parameters)}
 
     def step(self, parameters: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
-        """The new parameters and momentum."""
+        """The parameters and the momentum after a round.
+
+        Args:
+            parameters: The parameters `[N]` that the clients were sent.
+            update: The clients' mean model update `[N]`, old − new parameters.
+            state: The state after the round before.
+
+        Returns:
+            The new parameters `[N]` and the new momentum.
+        """
         momentum = self.server_momentum * state[_MOMENTUM] + update
         return parameters - self.server_learning_rate * momentum, {_MOMENTUM: momentum}
 
@@ -134,7 +169,14 @@ class FedAdam:
         checks.number("tau", self.tau, 0, above=True)
 
     def init(self, parameters: Tensor) -> State:
-        """Two moments of zero, after no rounds."""
+        """The state before the first round.
+
+        Args:
+            parameters: The model's parameters `[N]`.
+
+        Returns:
+            Two moments of zero, `[N]` each, and the number of rounds, 0.
+        """
         rounds = torch.zeros((), dtype=torch.float64, device=parameters.device)
         return {
             "first": torch.zeros_like(parameters),
@@ -143,7 +185,16 @@ class FedAdam:
         }
 
     def step(self, parameters: Tensor, update: Tensor, state: State) -> tuple[Tensor, State]:
-        """The new parameters and moments."""
+        """The parameters and the moments after a round.
+
+        Args:
+            parameters: The parameters `[N]` that the clients were sent.
+            update: The clients' mean model update `[N]`, old − new parameters.
+            state: The state after the round before.
+
+        Returns:
+            The new parameters `[N]`, and the new moments and number of rounds.
+        """
         first = torch.lerp(update, state["first"], self.beta_1)
         second = torch.lerp(update.square(), state["second"], self.beta_2)
         rounds = state["rounds"] + 1

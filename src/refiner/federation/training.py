@@ -14,12 +14,12 @@ from refiner.checkpoint import read_checkpoint, select_prefix, write_checkpoint
 from refiner.core.task import Task
 from refiner.data.image_dataset import ImageDataset
 from refiner.defenses.base import Defense
-from refiner.errors import DataError, ProtectionError
+from refiner.errors import ProtectionError
 from refiner.federation.federated_settings import FederatedSettings
 from refiner.federation.local import LocalClients, get_parameters, set_parameters
 from refiner.federation.schedule import Schedule
 from refiner.federation.server import FedAvg, Server
-from refiner.files import write_atomically
+from refiner.files import file_error, write_atomically
 
 Curve = list[tuple[int, float]]
 """Pairs of rounds done and test accuracy, the share of test samples classified correctly."""
@@ -242,7 +242,9 @@ def _append_to_log(log: Path, round: int, score: float) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise DataError(f"{log}: can't be written ({error.strerror or error})") from error
+        raise file_error(
+            log, f"can't be written ({error.strerror or error})", "a path that can be written"
+        ) from error
 
 
 def _read_log(log: Path, rounds: int) -> Curve:
@@ -258,7 +260,11 @@ def _read_log(log: Path, rounds: int) -> Curve:
         except (ValueError, KeyError, TypeError) as error:
             if number == len(lines):  # half a line: the process was killed while it wrote
                 break
-            raise DataError(f"{log}: line {number} is not an entry of a training's log") from error
+            raise file_error(
+                log,
+                f"line {number} is not an entry of a training's log",
+                "an entry of a training's log in every line",
+            ) from error
         if round <= rounds:
             curve.append((round, score))
     write_atomically(log, "".join(_log_line(round, score) for round, score in curve).encode())

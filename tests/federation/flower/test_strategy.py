@@ -255,7 +255,7 @@ def test_an_invalid_reply_is_left_out_and_named(node: Reply, reason: str) -> Non
     strategy = strategy_for(min_train_nodes=2)
     replies = replies_of(Grid({3: valid, 11: node, 20: valid}), strategy)
     result = strategy.collect(replies)
-    assert result.rejected == {11: reason} and (result.asked, result.used) == (3, 2)
+    assert result.rejected == {11: reason} and (result.requested, result.used) == (3, 2)
     arrays, metrics = strategy.aggregate_train(1, replies)
     assert torch.equal(flat(arrays), PARAMETERS - mean_of(3, 20))
     assert dict(metrics) == {"asked": 3, "used": 2}

@@ -10,7 +10,7 @@ from refiner.federation.secure import AggregationError, Identity, SecureClient, 
 from refiner.federation.secure import client as client_module
 from refiner.federation.secure.masks import seed_commitment
 from refiner.federation.secure.messages import KeyAdvertisement
-from refiner.federation.secure.secret_sharing import split_secret
+from refiner.federation.secure.secret_sharing import share_secret
 
 MakeRound = Callable[..., Any]
 
@@ -192,7 +192,7 @@ def test_a_share_for_another_index_is_rejected(
     run = make_round(3, 2)
     keys = run.server.collect_keys(run.advertise_keys())
     # Client 0 sends the shares in the wrong order.
-    monkeypatch.setattr(client_module, "split_secret", lambda *arguments: split_secret(*arguments)[::-1])
+    monkeypatch.setattr(client_module, "share_secret", lambda *arguments: share_secret(*arguments)[::-1])
     wrong = {0: run.clients[0].share_keys(keys)}
     monkeypatch.undo()
     shares = run.server.collect_shares(run.share_keys(keys, dropouts=[0]) | wrong)

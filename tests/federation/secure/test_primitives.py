@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from refiner.errors import RefinerError
 from refiner.federation.secure import AggregationError, Identity, primitives
-from refiner.federation.secure.secret_sharing import combine_shares, split_secret
+from refiner.federation.secure.secret_sharing import combine_shares, share_secret
 
 PART = st.one_of(st.text(max_size=4), st.binary(max_size=4), st.integers(0, 2**64 - 1))
 
@@ -81,7 +81,7 @@ def test_the_repr_of_an_identity_does_not_contain_its_secret() -> None:
 @pytest.mark.parametrize(
     ("module", "call", "package"),
     [
-        ("Crypto.Protocol.SecretSharing", lambda: split_secret(bytes(32), 2, 3), "pycryptodome"),
+        ("Crypto.Protocol.SecretSharing", lambda: share_secret(bytes(32), 2, 3), "pycryptodome"),
         ("Crypto.Protocol.SecretSharing", lambda: combine_shares([b"\1" + bytes(51)]), "pycryptodome"),
         ("cryptography.hazmat.primitives.kdf.hkdf", lambda: primitives.derive(b"", b""), "cryptography"),
     ],

@@ -9,7 +9,7 @@ from refiner.federation.secure.secret_sharing import (
     SHARE_BYTES,
     combine_shares,
     share_index,
-    split_secret,
+    share_secret,
 )
 
 
@@ -19,7 +19,7 @@ def sharing(draw: st.DrawFn) -> tuple[bytes, int, list[bytes]]:
     count = draw(st.integers(2, 8))
     threshold = draw(st.integers(2, count))
     secret = draw(st.binary(min_size=32, max_size=32))
-    return secret, threshold, draw(st.permutations(split_secret(secret, threshold, count)))
+    return secret, threshold, draw(st.permutations(share_secret(secret, threshold, count)))
 
 
 @settings(max_examples=40)
@@ -31,19 +31,19 @@ def test_any_t_shares_recover_the_secret_and_t_minus_1_do_not(shared: tuple[byte
 
 
 def test_shares_have_the_indices_1_to_n_and_a_fixed_length() -> None:
-    shares = split_secret(draw_secret(), 3, 300)
+    shares = share_secret(draw_secret(), 3, 300)
     assert [share_index(share) for share in shares] == list(range(1, 301))
     assert {len(share) for share in shares} == {SHARE_BYTES} == {52}
 
 
 def test_the_shares_of_the_same_secret_differ_each_time() -> None:
     secret = draw_secret()
-    assert set(split_secret(secret, 2, 3)).isdisjoint(split_secret(secret, 2, 3))
+    assert set(share_secret(secret, 2, 3)).isdisjoint(share_secret(secret, 2, 3))
 
 
 def test_fewer_than_t_shares_are_uniform_whatever_the_secret() -> None:
     # χ² with 255 degrees of freedom exceeds 390 once in ten million times.
-    samples = b"".join(split_secret(bytes(32), 2, 2)[0][4:36] for _ in range(400))
+    samples = b"".join(share_secret(bytes(32), 2, 2)[0][4:36] for _ in range(400))
     expected = len(samples) / 256
     assert sum((samples.count(bytes([value])) - expected) ** 2 / expected for value in range(256)) < 390
 
@@ -52,7 +52,7 @@ def test_fewer_than_t_shares_are_uniform_whatever_the_secret() -> None:
 @settings(max_examples=40)
 def test_a_changed_share_does_not_recover_the_secret(which: int, position: int, change: int) -> None:
     secret = bytes(range(32))
-    shares = split_secret(secret, 3, 5)[:3]
+    shares = share_secret(secret, 3, 5)[:3]
     changed = bytearray(shares[which])
     changed[position] ^= change
     shares[which] = bytes(changed)
@@ -61,13 +61,13 @@ def test_a_changed_share_does_not_recover_the_secret(which: int, position: int, 
 
 def test_shares_of_two_secrets_do_not_recover_either() -> None:
     first, second = draw_secret(), draw_secret()
-    mixed = [split_secret(first, 2, 3)[0], split_secret(second, 2, 3)[1]]
+    mixed = [share_secret(first, 2, 3)[0], share_secret(second, 2, 3)[1]]
     assert combine_shares(mixed) not in (first, second)
 
 
 def test_duplicate_indices_index_0_and_wrong_lengths_are_rejected() -> None:
     secret = bytes(range(32))
-    shares = split_secret(secret, 2, 3)
+    shares = share_secret(secret, 2, 3)
     assert combine_shares([shares[0], shares[0]]) is None
     assert combine_shares([shares[0], shares[0][:4] + shares[1][4:]]) is None
     # The polynomial at 0 is the secret: a share with index 0 would decide the result alone.
@@ -82,4 +82,4 @@ def test_duplicate_indices_index_0_and_wrong_lengths_are_rejected() -> None:
 )
 def test_splits_that_could_not_be_recovered_raise(length: int, threshold: int, count: int) -> None:
     with pytest.raises(ValueError, match="cannot split"):
-        split_secret(bytes(length), threshold, count)
+        share_secret(bytes(length), threshold, count)

@@ -37,6 +37,7 @@ from refiner.federation.flower.messages import Shapes, TrainInstructions, from_a
 from refiner.federation.flower.secure_client import SecureParticipant
 from refiner.federation.local import LocalClients, get_parameters, set_parameters
 from refiner.federation.schedule import Schedule, derive_seed
+from refiner.files import file_error
 from refiner.models import make_model
 
 CLIENT_ERROR = 100
@@ -112,7 +113,9 @@ class ClientSettings:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             reason = " ".join(str(error).split())
-            raise DataError(f"{path}: expected a client's settings as JSON ({reason[:120]})") from error
+            raise file_error(
+                path, f"expected a client's settings as JSON ({reason[:120]})", "a client's settings as JSON"
+            ) from error
 
 
 def protected_reply(instructions: TrainInstructions, content: RecordDict, folder: Path) -> RecordDict:
@@ -172,7 +175,12 @@ def reply_content(content: RecordDict, folder: Path, run: int, node: int) -> Rec
     def update_of(round: int) -> tuple[Tensor, int]:
         instructions = TrainInstructions.read(content)
         if instructions.round != round:
-            raise DataError(f"instructions: for round {instructions.round}, requested in round {round}")
+            raise DataError(
+                f"instructions: for round {instructions.round}, requested in round {round}",
+                field="instructions",
+                value=instructions.round,
+                expected=f"instructions for round {round}",
+            )
         update, _, samples = make_update(instructions, content, folder, settings)
         return update, samples
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from refiner.errors import DataError, SettingError
 from refiner.federation.secure.identity import Identity
+from refiner.files import file_error
 
 # Permissions of group and others to read, write or execute.
 _OTHERS = 0o077
@@ -123,13 +124,15 @@ def _read_private_bytes(path: Path) -> bytes:
         content = path.read_bytes()
     except OSError as error:
         reason = f"{path} can't be read ({error.strerror})"
-        raise DataError(f"{path.name}: {reason}", field=path.name, expected=expected) from error
+        raise DataError(
+            f"{path.name}: {reason}", field=path.name, value=str(path), expected=expected
+        ) from error
     if len(content) != 32:
         reason = f"{path} has {len(content)} bytes, expected 32"
-        raise DataError(f"{path.name}: {reason}", field=path.name, expected=expected)
+        raise DataError(f"{path.name}: {reason}", field=path.name, value=str(path), expected=expected)
     if others_have_permission(path, _OTHERS):
         reason = f"others can read {path}; use chmod 600, or delete it to create a new one"
-        raise DataError(f"{path.name}: {reason}", field=path.name, expected=expected)
+        raise DataError(f"{path.name}: {reason}", field=path.name, value=str(path), expected=expected)
     return content
 
 
@@ -168,7 +171,9 @@ def write_private(path: Path, content: bytes) -> None:
         _sync_folder(path.parent)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise DataError(f"{path}: can't be written ({error.strerror})") from error
+        raise file_error(
+            path, f"can't be written ({error.strerror})", "a path that can be written"
+        ) from error
 
 
 def _sync_folder(folder: Path) -> None:

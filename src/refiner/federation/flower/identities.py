@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from refiner import checks
-from refiner.errors import DataError
 from refiner.federation.flower.client_secrets import others_have_permission
+from refiner.files import file_error
 
 
 def read_identities(folder: Path) -> dict[int, bytes]:
@@ -20,14 +20,20 @@ def read_identities(folder: Path) -> dict[int, bytes]:
         content = json.loads(path.read_text(encoding="utf-8"))
         public_keys = {int(client): bytes.fromhex(key) for client, key in content.items()}
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise DataError(f'{path}: expected the clients\' public keys as JSON, {{"0": "hex", ...}}') from error
+        raise file_error(
+            path,
+            'expected the clients\' public keys as JSON, {"0": "hex", ...}',
+            "the clients' public keys as JSON",
+        ) from error
     # Whoever can change the list can replace keys by their own.
     if others_have_permission(path, 0o022):
-        raise DataError(f"{path}: others can write it; use chmod 600")
+        raise file_error(path, "others can write it; use chmod 600", "a file that only its owner can write")
     for client, key in public_keys.items():
         checks.integer("client", client, 0, 2**63 - 1)
         if len(key) != 32:
-            raise DataError(f"{path}: client {client}: key of {len(key)} bytes, expected 32")
+            raise file_error(
+                path, f"client {client}: key of {len(key)} bytes, expected 32", "keys of 32 bytes"
+            )
     return public_keys
 
 

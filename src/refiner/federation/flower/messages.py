@@ -158,10 +158,15 @@ def from_arrays(content: RecordDict, shapes: Shapes, like: Tensor) -> Tensor:
     record = _array_record(content)
     for name in shapes:
         if name not in record:
-            raise DataError(f"{name}: missing", field=name, expected="an array of this name")
+            raise DataError(f"{name}: missing", field=name, value=None, expected="an array of this name")
     if len(record) > len(shapes):
         unknown = _quote(next(name for name in record if name not in shapes))
-        raise DataError(f"{unknown}: not a parameter", field=unknown, expected="only the model's parameters")
+        raise DataError(
+            f"{unknown}: not a parameter",
+            field=unknown,
+            value=unknown,
+            expected="only the model's parameters",
+        )
     tensors = [_to_tensor(name, record[name], shape, like) for name, shape in shapes.items()]
     return torch.cat([tensor.flatten() for tensor in tensors]).to(like.device)
 
@@ -169,7 +174,9 @@ def from_arrays(content: RecordDict, shapes: Shapes, like: Tensor) -> Tensor:
 def _array_record(content: RecordDict) -> ArrayRecord:
     record = content.get(_ARRAYS)
     if not isinstance(record, ArrayRecord):
-        raise DataError("arrays: missing", field="arrays", expected="an ArrayRecord")
+        raise DataError(
+            "arrays: missing", field="arrays", value=type(record).__name__, expected="an ArrayRecord"
+        )
     return record
 
 
@@ -188,11 +195,15 @@ def _to_tensor(name: str, array: Array, shape: torch.Size, like: Tensor) -> Tens
     try:
         values = array.numpy()
     except Exception as failure:  # the bytes come from another party and may be anything
-        raise DataError(f"{name}: unreadable", field=name, expected=expected) from failure
+        raise DataError(
+            f"{name}: unreadable", field=name, value=f"{len(array.data)} bytes", expected=expected
+        ) from failure
     if values.shape != tuple(shape) or str(values.dtype) != dtype:
         raise error(f"{values.dtype} {list(values.shape)}")
     if not np.isfinite(values).all():
-        raise DataError(f"{name}: contains NaN or infinity", field=name, expected="finite numbers")
+        raise DataError(
+            f"{name}: contains NaN or infinity", field=name, value=values, expected="finite numbers"
+        )
     return torch.from_numpy(values.copy())
 
 

@@ -90,10 +90,17 @@ def _protect_reply(
     content = RecordDict({key: record for key, record in reply.content.items() if key not in received})
     for key, record in _array_records(reply).items():
         if key not in received:
-            raise DataError(f"{key}: the reply has arrays that the request did not have")
+            raise DataError(
+                f"{key}: the reply has arrays that the request did not have",
+                field=key,
+                value=None,
+                expected="only arrays of the request",
+            )
         content[key] = _protect_record(_to_numpy(record), received[key], transforms, _num_examples(reply))
     if not content.array_records:
-        raise DataError("the reply has no arrays")
+        raise DataError(
+            "the reply has no arrays", field="reply", value=None, expected="at least one array record"
+        )
     return content
 
 
@@ -102,19 +109,31 @@ def _protect_record(
 ) -> ArrayRecord:
     """The old weights minus the protected difference between old and new weights."""
     if set(new) != set(old):
-        raise DataError(f"{sorted(set(new) ^ set(old))[0]}: only in the request or only in the reply")
+        name = sorted(set(new) ^ set(old))[0]
+        raise DataError(
+            f"{name}: only in the request or only in the reply",
+            field=name,
+            value=None,
+            expected="the same arrays in the request and in the reply",
+        )
     update: dict[str, Tensor] = {}
     for name, value in new.items():
         if value.shape != old[name].shape or value.dtype != old[name].dtype:
             raise DataError(
                 f"{name}: {value.dtype} {list(value.shape)}, "
-                f"expected {old[name].dtype} {list(old[name].shape)} as in the request"
+                f"expected {old[name].dtype} {list(old[name].shape)} as in the request",
+                field=name,
+                value=value,
+                expected=f"{old[name].dtype} {list(old[name].shape)}",
             )
         if np.issubdtype(value.dtype, np.floating):
             update[name] = (torch.from_numpy(old[name].copy()) - torch.from_numpy(value.copy()))[None]
         elif not np.array_equal(value, old[name]):
             raise DataError(
-                f"{name}: {value.dtype} array changed; only floating-point arrays can be protected"
+                f"{name}: {value.dtype} array changed; only floating-point arrays can be protected",
+                field=name,
+                value=value,
+                expected="an unchanged array, or a floating-point one",
             )
     for transform in transforms:
         _check_finite(update)

@@ -15,18 +15,19 @@ class RoundResult:
     """The result of a round: the mean model update `[N]`, or the reason why there is none.
 
     Args:
-        asked: Number of nodes that were asked.
+        requested: Number of nodes that a reply was requested from.
         rejected: By node id, why its reply was not used.
         used: Number of replies that were used.
         update: The mean model update, or None.
         failure: Why there is no mean update.
 
-    >>> RoundResult(asked=2, rejected={7: "w: missing"}, used=1, failure="too few").update_or_raise(round=3)
+    >>> result = RoundResult(requested=2, rejected={7: "w: missing"}, used=1, failure="too few")
+    >>> result.update_or_raise(round=3)
     Traceback (most recent call last):
     refiner.errors.ProtectionError: round 3: too few (node 7: w: missing)
     """
 
-    asked: int
+    requested: int
     rejected: Mapping[int, str]
     used: int = 0
     update: Tensor | None = None
@@ -39,7 +40,7 @@ class RoundResult:
 
     def write_log(self, round: int) -> None:
         """Write the result to Flower's log, which `flwr run --stream` shows."""
-        log(INFO, "round %d: %d of %d replies used", round, self.used, self.asked)
+        log(INFO, "round %d: %d of %d replies used", round, self.used, self.requested)
         for node, reason in self.reasons.items():
             log(WARNING, "round %d: node %s left out: %s", round, node, reason)
 
@@ -51,10 +52,10 @@ class RoundResult:
         return self.update
 
 
-def too_few_replies(valid: int, asked: int, minimum: int) -> str:
+def too_few_replies(valid: int, requested: int, minimum: int) -> str:
     """The reason for a round without a mean update.
 
     >>> too_few_replies(1, 4, minimum=2)
     '1 of 4 nodes sent a valid reply, at least 2 are needed'
     """
-    return f"{valid} of {asked} nodes sent a valid reply, at least {minimum} are needed"
+    return f"{valid} of {requested} nodes sent a valid reply, at least {minimum} are needed"

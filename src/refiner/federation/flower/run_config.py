@@ -12,6 +12,7 @@ from refiner.errors import DataError
 from refiner.federation.experiment import Experiment
 from refiner.federation.federated_settings import FederatedSettings
 from refiner.federation.flower.aggregation import Secure, make_aggregation
+from refiner.files import file_error
 
 CHOSEN_BY_CLIENTS = "each client's own"
 """What a server records as defence and partition if it does not know them."""
@@ -110,6 +111,7 @@ class RunConfig:
             raise DataError(
                 "out: missing in the run's configuration; expected a folder on the server's machine",
                 field="out",
+                value=None,
                 expected="a folder on the server's machine",
             )
         return cls(**{names[key]: value for key, value in config.items()})
@@ -162,4 +164,6 @@ def read_server_settings(folder: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
         return {key: content[key] for key in ("seed", "defense", "partition")}
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: expected JSON with seed, defense and partition") from error
+        raise file_error(
+            path, "expected JSON with seed, defense and partition", "JSON with seed, defense and partition"
+        ) from error

@@ -22,6 +22,7 @@ from refiner.federation.flower.messages import instructions_digest
 from refiner.federation.flower.secure_messages import INTRODUCE, StepRequest, from_records, to_records
 from refiner.federation.secure import AggregationError, RoundConfig, SecureClient
 from refiner.federation.secure.messages import ids_to_bytes
+from refiner.files import file_error
 
 MakeUpdate = Callable[[int], tuple[Tensor, int]]
 """Returns the client's protected model update `[N]` of a round, and its number of samples."""
@@ -31,7 +32,7 @@ MakeUpdate = Callable[[int], tuple[Tensor, int]]
 class PersistedRound:
     """The state that a client keeps from one message to the next, `aggregation.json` in its folder."""
 
-    begun: dict[str, int] = field(default_factory=dict)
+    last_rounds: dict[str, int] = field(default_factory=dict)
     """By session, the last round begun. No round is begun twice; entries are never removed."""
     session: str = ""
     round: int = 0
@@ -52,9 +53,13 @@ class PersistedRound:
             persisted = cls(**json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             # Without this file a round could be begun twice, so only its owner may decide to delete it.
-            raise DataError(f"{path}: unreadable; delete it when no training of it is running") from error
+            raise file_error(
+                path,
+                "unreadable; delete it when no training of it is running",
+                "a state that this client wrote",
+            ) from error
         if others_have_permission(path, 0o077):
-            raise DataError(f"{path}: others can read it; use chmod 600")
+            raise file_error(path, "others can read it; use chmod 600", "a file that only its owner can read")
         return persisted
 
     def write(self, folder: Path) -> None:
@@ -81,7 +86,10 @@ class SecureParticipant:
         ids = [client for client, key in self.public_keys.items() if key == self.identity.public]
         if len(ids) != 1:
             raise DataError(
-                f"identities.json: contains this client's own key {len(ids)} times, expected once"
+                f"identities.json: contains this client's own key {len(ids)} times, expected once",
+                field="identities.json",
+                value=len(ids),
+                expected="this client's own key, once",
             )
         self.client_id = ids[0]
 
@@ -118,9 +126,9 @@ class SecureParticipant:
 
     def _begin(self, request: StepRequest, persisted: PersistedRound) -> SecureClient:
         config = self._round_config(request)
-        last_round = persisted.begun.get(self.session)
+        last_round = persisted.last_rounds.get(self.session)
         client = SecureClient(config, self.client_id, self.identity, last_round=last_round)
-        persisted.begun[self.session] = request.round
+        persisted.last_rounds[self.session] = request.round
         persisted.session, persisted.round = self.session, request.round
         persisted.clients, persisted.size = list(request.clients), request.size
         persisted.instructions_digest = request.instructions_digest.hex()

@@ -68,6 +68,7 @@ class StepRequest:
             raise DataError(
                 "request: expected a step of secure aggregation, the only kind that this client answers",
                 field="request",
+                value=type(record).__name__,
                 expected="a step of secure aggregation",
             )
         step, round, clients, size, digest = (record[name] for name in names)
@@ -109,7 +110,9 @@ def from_records(content: RecordDict, max_bytes: int = 0) -> dict[str, bytes]:
     """
     record = content.get(_MESSAGE)
     if not isinstance(record, ConfigRecord):
-        raise DataError("message: missing", field="message", expected="a ConfigRecord")
+        raise DataError(
+            "message: missing", field="message", value=type(record).__name__, expected="a ConfigRecord"
+        )
     message: dict[str, bytes] = {}
     for name, value in record.items():
         if not isinstance(value, bytes) or name == _MASKED:
@@ -127,19 +130,27 @@ def from_records(content: RecordDict, max_bytes: int = 0) -> dict[str, bytes]:
 
 def _masked_bytes(record: object, max_bytes: int) -> bytes:
     if not isinstance(record, ArrayRecord) or set(record) != {_MASKED}:
-        raise DataError("masked: expected one array", field=_MASKED, expected="one array")
+        raise DataError(
+            "masked: expected one array", field=_MASKED, value=type(record).__name__, expected="one array"
+        )
     array = record[_MASKED]
     # The declared dtype and the length are checked before the bytes are parsed.
     if array.dtype != "uint8" or len(array.data) > max_bytes + _NUMPY_HEADER:
         description = f"{array.dtype[:20]!r} of {len(array.data)} bytes"
         expected = f"uint8 [{max_bytes}] or fewer"
-        raise DataError(f"masked: {description}, expected {expected}", field=_MASKED, expected=expected)
+        raise DataError(
+            f"masked: {description}, expected {expected}", field=_MASKED, value=description, expected=expected
+        )
     expected = f"uint8 [{max_bytes}]"
     try:
         vector = array.numpy()
     except Exception as error:  # the bytes come from another party and may be anything
-        raise DataError("masked: unreadable", field=_MASKED, expected=expected) from error
+        raise DataError(
+            "masked: unreadable", field=_MASKED, value=f"{len(array.data)} bytes", expected=expected
+        ) from error
     if vector.ndim != 1 or vector.dtype != np.uint8:
         description = f"{vector.dtype} {list(vector.shape)}"
-        raise DataError(f"masked: {description}, expected {expected}", field=_MASKED, expected=expected)
+        raise DataError(
+            f"masked: {description}, expected {expected}", field=_MASKED, value=description, expected=expected
+        )
     return vector.tobytes()

@@ -76,7 +76,7 @@ class RemoteClients:
         start = time.monotonic()
         result = self._plain_round(round) if self.secure is None else self._secure_round(round, self.secure)
         result.write_log(round)
-        summary: dict[str, Any] = {"round": round, "asked": result.asked, "used": result.used}
+        summary: dict[str, Any] = {"round": round, "asked": result.requested, "used": result.used}
         summary |= {"rejected": result.reasons, "busy": self.strategy.nodes.busy}
         if self.secure is not None:
             summary |= {"aggregation": self.config.aggregation, "aggregation_seconds": self.secure.seconds}
@@ -128,7 +128,12 @@ class RemoteClients:
         """The replies that arrived before the deadline by node, and the nodes of the others by message id."""
         ids = list(self.grid.push_messages(messages))
         if len(ids) < len(messages) or not all(ids):
-            raise DataError(f"round {round}: the SuperLink did not accept the message to every node")
+            raise DataError(
+                f"round {round}: the SuperLink did not accept the message to every node",
+                field="messages",
+                value=f"{sum(map(bool, ids))} of {len(messages)} accepted",
+                expected="every message accepted",
+            )
         waiting = {
             message_id: message.metadata.dst_node_id
             for message_id, message in zip(ids, messages, strict=True)

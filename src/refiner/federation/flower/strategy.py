@@ -117,13 +117,19 @@ class MeanUpdate(Strategy):
             raise DataError(
                 "initial_arrays: empty, expected the model's parameters by name",
                 field="initial_arrays",
+                value={},
                 expected="the model's parameters by name",
             )
         like = torch.from_numpy(next(iter(arrays.values())).numpy())
         try:
             parameters = from_arrays(RecordDict({"arrays": arrays}), shapes, like)
         except DataError as error:
-            raise DataError(f"round {server_round}: the model can't be sent: {error}") from error
+            raise DataError(
+                f"round {server_round}: the model can't be sent: {error}",
+                field=error.field,
+                value=error.value,
+                expected=error.expected,
+            ) from error
         content = self.instructions(server_round).content_with(arrays)
         contents = dict.fromkeys(self.choose_nodes(server_round, grid), content)
         self._requests, self._sent = self.make_messages(server_round, contents), (parameters, shapes)
@@ -147,20 +153,22 @@ class MeanUpdate(Strategy):
                 continue
             try:
                 if reply.has_error():
-                    raise DataError(error_text(reply.error))
+                    raise DataError(
+                        error_text(reply.error), field="reply", value="an error", expected="an update"
+                    )
                 updates[node] = read_update(reply.content, shapes, parameters, self.settings.batch)
             except RefinerError as error:
                 rejected[node] = str(error)
         self.nodes.unanswered |= waiting
         late = "no reply in time" if deadline is None else f"no reply within {deadline:g} s"
         rejected |= dict.fromkeys(waiting.values(), late)
-        valid, asked = len(updates), len(self._requests)
+        valid, requested = len(updates), len(self._requests)
         if valid < self.min_train_nodes:
-            failure = too_few_replies(valid, asked, self.min_train_nodes)
-            return RoundResult(asked, rejected, valid, failure=failure)
+            failure = too_few_replies(valid, requested, self.min_train_nodes)
+            return RoundResult(requested, rejected, valid, failure=failure)
         # Sorted by node, so that the sum does not depend on the order of arrival.
         tensors, samples = zip(*(updates[node] for node in sorted(updates)), strict=True)
-        return RoundResult(asked, rejected, valid, weighted_mean(torch.stack(tensors), samples))
+        return RoundResult(requested, rejected, valid, weighted_mean(torch.stack(tensors), samples))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -180,7 +188,7 @@ class MeanUpdate(Strategy):
         updated = parameters - result.update_or_raise(server_round)
         if not bool(updated.isfinite().all()):
             raise ProtectionError(f"round {server_round}: the model is no longer finite; use a lower lr")
-        return to_arrays(updated, shapes), MetricRecord({"asked": result.asked, "used": result.used})
+        return to_arrays(updated, shapes), MetricRecord({"asked": result.requested, "used": result.used})
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

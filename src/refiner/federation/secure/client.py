@@ -31,7 +31,7 @@ from refiner.federation.secure.messages import (
 )
 from refiner.federation.secure.primitives import SIGNATURE_BYTES
 from refiner.federation.secure.round_config import RoundConfig
-from refiner.federation.secure.secret_sharing import split_secret
+from refiner.federation.secure.secret_sharing import share_secret
 from refiner.federation.secure.share_encryption import ShareCipher
 
 
@@ -128,8 +128,8 @@ class SecureClient:
             self._state.advertisements = advertisements
             _, masking_secret, seed = self._state.secrets
             threshold, count = self.config.effective_threshold, len(advertisements)
-            key_shares = split_secret(masking_secret, threshold, count)
-            seed_shares = split_secret(seed, threshold, count)
+            key_shares = share_secret(masking_secret, threshold, count)
+            seed_shares = share_secret(seed, threshold, count)
             shares = dict(zip(advertisements, zip(key_shares, seed_shares, strict=True), strict=True))
             self._state.shares = {self.client: shares.pop(self.client)}
             cipher = self._share_cipher()

@@ -54,7 +54,14 @@ class FixedPoint:
         return np.dtype("<u4") if self.modulus_bits == 32 else np.dtype("<u8")
 
     def max_encoded(self, weight: int = 1) -> int:
-        """The largest magnitude of an integer that one client with this weight can encode."""
+        """The largest magnitude of an integer that one client can encode.
+
+        Args:
+            weight: The client's weight.
+
+        Returns:
+            bound · weight · 2^fraction_bits, rounded up.
+        """
         return math.ceil(Fraction(self.bound) * weight * (1 << self.fraction_bits))
 
     def check_sum_fits(self, clients: int, max_weight: int = 1) -> None:
@@ -135,7 +142,14 @@ class FixedPoint:
         return torch.from_numpy(signed / (float(weight) * 2.0**self.fraction_bits))
 
     def to_signed(self, total: RingVector) -> NDArray[np.int64]:
-        """Integers modulo 2^modulus_bits as the representatives nearest to 0."""
+        """Integers modulo 2^modulus_bits as the representatives nearest to 0.
+
+        Args:
+            total: `[N]` integers of `dtype`.
+
+        Returns:
+            `[N]` signed integers.
+        """
         return total.view(total.dtype.str.replace("u", "i")).astype(np.int64)
 
 

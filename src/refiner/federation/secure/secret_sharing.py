@@ -15,14 +15,14 @@ SHARE_BYTES = _INDEX_BYTES + _BLOCKS * _BLOCK_BYTES
 """Length of one share of a secret."""
 
 
-def split_secret(secret: bytes, threshold: int, count: int) -> list[bytes]:
+def share_secret(secret: bytes, threshold: int, count: int) -> list[bytes]:
     """Split a 32-byte secret into `count` shares, of which any `threshold` recover it.
 
     Returns:
         The shares with the indices 1, 2, ..., `count`, in this order.
 
     >>> secret = bytes(range(32))
-    >>> shares = split_secret(secret, threshold=2, count=3)
+    >>> shares = share_secret(secret, threshold=2, count=3)
     >>> combine_shares([shares[2], shares[0]]) == secret
     True
     """
