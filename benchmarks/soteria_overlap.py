@@ -96,9 +96,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         for rate in RATES:
             in_both = pruned_features(norms, r, rate) * pruned_features(exact, r, rate)
             shares = in_both.sum(-1) / int(rate * r.shape[-1])
+            percent = round(100 * rate)
             row |= {
-                f"overlap at {rate}": round(float(shares.mean()), 4),
-                f"least at {rate}": round(float(shares.min()), 4),
+                f"overlap_{percent}": round(float(shares.mean()), 4),
+                f"least_{percent}": round(float(shares.min()), 4),
             }
         print(json.dumps(row), flush=True)
 

@@ -75,6 +75,36 @@ def test_a_row_that_no_page_shows_is_reported(tool: ModuleType, copy: Path) -> N
     assert tool.run(copy, check=True) == [f"cost.jsonl, line {count + 1}: no page shows this row"]
 
 
+def test_a_file_that_no_page_shows_is_reported(tool: ModuleType, copy: Path) -> None:
+    path = copy / "docs" / "results" / "unused.jsonl"
+    path.write_text(json.dumps({"command": "none", "device": "CPU"}) + "\n")
+    assert tool.run(copy, check=True) == ["unused.jsonl, line 1: no page shows this row"]
+
+
+def test_a_row_without_the_field_of_its_cell_is_an_error(tool: ModuleType, copy: Path) -> None:
+    change_row(copy, "cost", {"model": "vit"}, peak_ratio=None)
+    with pytest.raises(tool.ResultError, match=r"table cost, column 'memory / plain': .* lacks a field"):
+        tool.run(copy, check=True)
+
+
+def test_a_row_may_lack_the_field_of_an_optional_column(tool: ModuleType, copy: Path) -> None:
+    change_row(copy, "cost", {"model": "vit"}, paper_a10_ms=None)
+    assert tool.run(copy, check=False) == []
+    line = next(
+        line
+        for line in (copy / "docs/results/cost.md").read_text().splitlines()
+        if line.startswith("| ViT |")
+    )
+    assert line.endswith("| – |")
+
+
+def test_a_table_says_when_the_commit_of_a_row_is_not_recorded(tool: ModuleType, tmp_path: Path) -> None:
+    rows = [{"model": "vit", "command": "none", "device": "CPU"}]
+    spec = {"file": "cost", "by": ["model"], "columns": [{"head": "device", "cell": "{device}"}]}
+    table = tool.render("cost", spec, tool.Results({"cost": rows}), tmp_path / "page.md", tmp_path)
+    assert table.endswith("*Rows: [cost.jsonl](cost.jsonl) (CPU; commit not recorded).*\n")
+
+
 def test_two_rows_for_one_cell_are_an_error(tool: ModuleType, copy: Path) -> None:
     path = copy / "docs" / "results" / "cost.jsonl"
     path.write_text(path.read_text() + path.read_text().splitlines()[-1] + "\n")

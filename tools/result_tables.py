@@ -8,8 +8,9 @@ A page holds two kinds of markers; what stands between a marker and its `<!-- en
     <!-- table: NAME -->                              the table NAME of tools/result_tables.toml
     <!-- value: FILE {key = "value"} {PSNR:.1f} -->   one figure: the row of FILE.jsonl with these values
 
-Cells are Python format strings over a row's fields; a cell whose row or field is missing shows "–". A filter
-that fits more than one row is an error, and so is a row that no page shows: delete superseded rows.
+Cells are Python format strings over a row's fields; a cell without a row shows "–". These are errors: a row
+that lacks a field of its cell, unless the column is `optional`; a filter that fits more than one row; a row
+that no page shows (delete superseded rows).
 """
 
 import argparse
@@ -103,11 +104,10 @@ class Results:
         return MISSING if row is None else fill(template, row)
 
     def unseen(self) -> list[str]:
-        """The rows that no page shows, of the files from which pages show any."""
-        used = {name for name, rows in self.files.items() if any(id(row) in self.shown for row in rows)}
+        """The rows that no page shows."""
         return [
             f"{name}.jsonl, line {number}: no page shows this row"
-            for name in sorted(used)
+            for name in sorted(self.files)
             for number, row in enumerate(self.files[name], start=1)
             if id(row) not in self.shown
         ]
@@ -152,6 +152,9 @@ def render(name: str, spec: Mapping[str, Any], results: Results, page: Path, fol
 
     A cell shows the one row that fits the filters of the table, of its line and of its column. A column of
     another `file` has a filter of its own, whose texts may quote fields of the line.
+
+    Raises:
+        ResultError: If no row fits, or if a row lacks a field of a cell in a column that is not `optional`.
     """
     columns = spec["columns"]
     lines = [[column["head"] for column in columns], ["---"] * len(columns)]
@@ -170,7 +173,12 @@ def render(name: str, spec: Mapping[str, Any], results: Results, page: Path, fol
             row = results.one(file, where)
             if row is not None:
                 sources.setdefault(file, []).append(row)
-            cells.append(fill(cell, {**(row or {}), **entry}))
+            text = fill(cell, {**(row or {}), **entry})
+            if text == MISSING and row is not None and not column.get("optional", False):
+                raise ResultError(
+                    f"table {name}, column {column['head']!r}: the row {where} lacks a field of {cell!r}"
+                )
+            cells.append(text)
         lines.append(cells)
     if not sources:
         raise ResultError(f"table {name}: no row fits")
@@ -205,8 +213,8 @@ def _origin(sources: Mapping[str, list[Row]], page: Path, folder: Path) -> str:
     for name, rows in sources.items():
         path = Path(os.path.relpath(folder / f"{name}.jsonl", page.parent)).as_posix()
         devices = " and ".join(dict.fromkeys(row["device"] for row in rows))
-        commits = ", ".join(dict.fromkeys(row["commit"] for row in rows if "commit" in row))
-        links.append(f"[{name}.jsonl]({path}) ({devices}{'; ' + commits if commits else ''})")
+        commits = ", ".join(dict.fromkeys(row.get("commit", "commit not recorded") for row in rows))
+        links.append(f"[{name}.jsonl]({path}) ({devices}; {commits})")
     return f"*Rows: {', '.join(links)}.*"
 
 
