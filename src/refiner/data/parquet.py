@@ -40,7 +40,7 @@ def read_parquet(
     except ImportError:
         raise DataError(
             "parquet: needs pyarrow: pip install 'refiner-fl[parquet]'",
-            field="data",
+            field="format",
             value="parquet",
             expected="an installed pyarrow",
         ) from None

@@ -71,7 +71,7 @@ def hold_out(data: ImageDataset) -> tuple[ImageDataset, ImageDataset]:
         raise DataError(
             f"{data.name}: no class has five samples, so there are none to test on",
             field="data",
-            value=data.name,
+            value=f"{len(data)} samples",
             expected="a class of at least five samples",
         )
     return _subset(data, ~is_test, data.split), _subset(data, is_test, "held out")
