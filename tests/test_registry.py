@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from refiner.errors import DataError
-from refiner.registry import make_by_name, split_chain
+from refiner.registry import make_by_name, parse_chain
 
 
 @dataclass(frozen=True)
@@ -75,4 +75,4 @@ def test_invalid_text_raises(text: str, message: str) -> None:
     ],
 )
 def test_a_plus_separates_names(text: str, parts: list[str]) -> None:
-    assert split_chain(KNOWN, text) == parts
+    assert parse_chain(KNOWN, text) == parts

@@ -8,7 +8,15 @@ from refiner.errors import DataError, SettingError
 
 
 def wrong(field: str, value: object, expected: str) -> SettingError:
-    """The error for a setting, with field, value and what was expected.
+    """Return the error for a setting.
+
+    Args:
+        field: The setting.
+        value: Its wrong value.
+        expected: What it should have been.
+
+    Returns:
+        An error to raise.
 
     >>> str(wrong("alpha", 2, "a number in [0, 1]"))
     'alpha = 2: expected a number in [0, 1]'
@@ -17,7 +25,18 @@ def wrong(field: str, value: object, expected: str) -> SettingError:
 
 
 def number(field: str, value: object, low: float, high: float = math.inf, *, above: bool = False) -> float:
-    """`value` as a float in [low, high], or in (low, high] with `above`; rejects NaN, bools and strings."""
+    """Return `value` as a float; raises `SettingError` if it is out of range, or NaN, a bool or a string.
+
+    Args:
+        field: The setting, for the error.
+        value: What the user gave.
+        low: The lowest value allowed.
+        high: The highest value allowed.
+        above: Whether `low` itself is not allowed.
+
+    Returns:
+        The number.
+    """
     bracket = "(" if above else "["
     upper = "∞)" if high == math.inf else f"{high:g}]"
     expected = f"a number in {bracket}{low:g}, {upper}"
@@ -32,7 +51,17 @@ def number(field: str, value: object, low: float, high: float = math.inf, *, abo
 
 
 def integer(field: str, value: object, low: int, high: int | None = None) -> int:
-    """`value` as an int in [low, high]; rejects bools and floats."""
+    """Return `value`; raises `SettingError` unless it is an int in [low, high], and for a bool.
+
+    Args:
+        field: The setting, for the error.
+        value: What the user gave.
+        low: The lowest value allowed.
+        high: The highest value allowed; None for no limit.
+
+    Returns:
+        The integer.
+    """
     expected = f"an integer ≥ {low}" if high is None else f"an integer in [{low}, {high}]"
     if isinstance(value, bool) or not isinstance(value, int):
         raise wrong(field, value, expected)
@@ -42,21 +71,46 @@ def integer(field: str, value: object, low: int, high: int | None = None) -> int
 
 
 def choice(field: str, value: object, options: Collection[str]) -> str:
-    """`value` as one of `options`."""
+    """Return `value`; raises `SettingError` unless it is one of `options`.
+
+    Args:
+        field: The setting, for the error.
+        value: What the user gave.
+        options: The names allowed.
+
+    Returns:
+        The name.
+    """
     if not isinstance(value, str) or value not in options:
         raise wrong(field, value, "one of " + ", ".join(repr(option) for option in options))
     return value
 
 
 def flag(field: str, value: object) -> bool:
-    """`value` as a bool; rejects 0 and 1."""
+    """Return `value`; raises `SettingError` unless it is a bool, also for 0 and 1.
+
+    Args:
+        field: The setting, for the error.
+        value: What the user gave.
+
+    Returns:
+        The bool.
+    """
     if not isinstance(value, bool):
         raise wrong(field, value, "True or False")
     return value
 
 
 def unknown_name(name: str, names: Collection[str], field: str) -> DataError:
-    """The error for a name that is not one of `names`, with the most similar known one.
+    """Return the error for a name that is not one of `names`, with the most similar known one.
+
+    Args:
+        name: The unknown name.
+        names: The known ones.
+        field: What the name is called, such as "defense".
+
+    Returns:
+        An error to raise.
 
     >>> str(unknown_name("refinr", ["none", "refiner"], "defense"))
     "defense = 'refinr': unknown; did you mean 'refiner'? Known: none, refiner"
@@ -65,8 +119,8 @@ def unknown_name(name: str, names: Collection[str], field: str) -> DataError:
     hint = f"; did you mean {similar[0]!r}?" if similar else ";"
     known = ", ".join(names)
     return DataError(
-        f"{field} = {name!r}: unknown{hint} Known: {known}",
         field=field,
         value=name,
         expected=f"one of {known}",
+        problem=f"unknown{hint} Known: {known}",
     )

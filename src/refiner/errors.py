@@ -7,10 +7,11 @@ class RefinerError(Exception):
     """Base of every error that refiner raises on purpose.
 
     Args:
-        message: The text of the error, one line. If left out it is composed of the other three.
+        message: The text of the error, one line. If left out it is composed of the other arguments.
         field: The argument or setting that is wrong.
         value: What it was. A tensor or a module is kept as a short description, never with its data.
         expected: What it should have been.
+        problem: What is wrong with the value, for a composed message; "expected …" if left out.
 
     >>> error = SettingError(field="alpha", value=2, expected="a number in [0, 1]")
     >>> print(error)
@@ -26,13 +27,29 @@ class RefinerError(Exception):
         field: str | None = None,
         value: object = None,
         expected: str | None = None,
+        problem: str | None = None,
     ) -> None:
         self.field = field
         self.value = _without_data(value)
         self.expected = expected
-        if message is None:
-            message = f"{field} = {show(self.value)}: expected {expected}"
-        super().__init__(message)
+        self.problem = problem or (f"expected {expected}" if message is None else None)
+        super().__init__(self.describe(field) if message is None else message)
+
+    def describe(self, field: str | None) -> str:
+        """Return the composed message under another name of the field, such as the option of a command.
+
+        Args:
+            field: The name to show.
+
+        Returns:
+            `field = value: problem`.
+
+        >>> SettingError(field="alpha", value=2, expected="0 or 1").describe("--alpha")
+        '--alpha = 2: expected 0 or 1'
+        """
+        # A path or a name is shown whole, so that it can be found.
+        limit = 1000 if isinstance(self.value, str) else 80
+        return f"{field} = {show(self.value, limit)}: {self.problem}"
 
 
 class SettingError(RefinerError, ValueError):
@@ -83,7 +100,14 @@ class Description(str):
 
 
 def show(value: object, limit: int = 80) -> str:
-    """`value` on one line of at most `limit` characters.
+    """Return `value` on one line of at most `limit` characters; a longer text is cut off.
+
+    Args:
+        value: Anything; strings are shown with quotes, a `Description` without.
+        limit: The greatest number of characters.
+
+    Returns:
+        The text.
 
     >>> show("a\\nb"), show(Description("float32 tensor of shape [3]"))
     ("'a\\\\nb'", 'float32 tensor of shape [3]')

@@ -5,6 +5,7 @@
 
 import inspect
 import re
+import traceback
 import warnings
 from ast import literal_eval
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -57,8 +58,12 @@ class Registry(Mapping[str, Callable[..., T]], Generic[T]):
     def __len__(self) -> int:
         return len(self._builtin) + len(self.plugins())
 
+    def builtin_names(self) -> list[str]:
+        """Return the names of the project's own factories; no plug-in is loaded for that."""
+        return list(self._builtin)
+
     def plugins(self) -> dict[str, Callable[..., T]]:
-        """The third-party factories by name, loaded once in a process."""
+        """Return the third-party factories by name, loaded once in a process."""
         if self._plugins is None:
             self._plugins = {}
             for entry in sorted(entry_points(group=self.group), key=lambda entry: entry.name):
@@ -66,6 +71,29 @@ class Registry(Mapping[str, Callable[..., T]], Generic[T]):
                 if factory is not None:
                     self._plugins[entry.name] = factory
         return self._plugins
+
+    def find_plugin(self, error: BaseException) -> str | None:
+        """Return the name of the loaded plug-in in whose code `error` was raised, or None.
+
+        Args:
+            error: A caught error.
+
+        Returns:
+            The name of the innermost plug-in in the traceback: by its class or function, otherwise by its
+            package.
+        """
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][::-1]
+        places = [(str(f.f_globals.get("__name__")), f.f_code.co_qualname.partition(".")[0]) for f in frames]
+        factories = {
+            name: (factory.__module__, getattr(factory, "__qualname__", "").partition(".")[0])
+            for name, factory in (self._plugins or {}).items()
+        }
+        for place in places:
+            for name, definition in factories.items():
+                if place == definition:
+                    return name
+        packages = [module.partition(".")[0] for module, _ in places]
+        return next((n for n, (module, _) in factories.items() if module.partition(".")[0] in packages), None)
 
     def _load(self, entry: EntryPoint) -> Callable[..., T] | None:
         try:
@@ -76,7 +104,7 @@ class Registry(Mapping[str, Callable[..., T]], Generic[T]):
             factory: Callable[..., T] = entry.load()
             self._check(factory)
         except Exception as error:  # third-party code may raise anything, and must not stop the others
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            reason = one_line(error)
             origin = entry.dist.name if entry.dist is not None else entry.value
             warnings.warn(
                 f"{self.group}: plug-in {entry.name!r} of {origin} is skipped ({reason})",
@@ -87,8 +115,30 @@ class Registry(Mapping[str, Callable[..., T]], Generic[T]):
         return factory
 
 
+def one_line(error: BaseException) -> str:
+    """Return the type and the text of an error on one line of at most 200 characters.
+
+    Args:
+        error: Any error.
+
+    Returns:
+        The line.
+
+    >>> one_line(ValueError("two\\nlines"))
+    'ValueError: two lines'
+    """
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
 def check_settings_class(base: type) -> Callable[[Callable[..., object]], None]:
-    """A `Registry` check: the factory is a dataclass of kind `base`, or a class method of one, with defaults.
+    """Return a `Registry` check: the factory is a dataclass derived from `base`, or a class method of one.
+
+    Args:
+        base: The base class, `Defense` or `Attack`.
+
+    Returns:
+        A function that raises `TypeError` for another factory, and whatever the factory raises if it can't
+        be called without arguments.
 
     >>> from refiner.defenses import Defense, Pruning
     >>> check_settings_class(Defense)(Pruning)
@@ -103,8 +153,11 @@ def check_settings_class(base: type) -> Callable[[Callable[..., object]], None]:
             raise TypeError(
                 f"expected a dataclass derived from {base.__name__}, got {getattr(kind, '__name__', kind)}"
             )
-        if not isinstance(factory(), base):
+        example = factory()
+        if not isinstance(example, base):
             raise TypeError(f"expected a {base.__name__}")
+        if not isinstance(getattr(example, "name", None), str):
+            raise TypeError("expected a class attribute name")
 
     return check
 
@@ -117,6 +170,9 @@ def make_by_name(registry: Mapping[str, Callable[..., T]], field: str, text: str
         field: What the name is called in an error, such as "defense".
         text: The name, with settings that take precedence over `settings`.
         settings: Further settings.
+
+    Returns:
+        What the factory of that name returns.
 
     Raises:
         DataError: If the name or a setting is unknown, or the text is malformed.
@@ -135,7 +191,7 @@ def make_by_name(registry: Mapping[str, Callable[..., T]], field: str, text: str
     for assignment in _split_at_commas(rest):
         key, value = _parse_assignment(assignment, field, text)
         if key in written:
-            raise DataError(f"{field} = {text!r}: {key} is set twice", field=field, value=text)
+            raise DataError(field=field, value=text, problem=f"{key} is set twice")
         written[key] = value
     known = _setting_names(registry[name])
     for key in (*settings, *written):
@@ -144,12 +200,19 @@ def make_by_name(registry: Mapping[str, Callable[..., T]], field: str, text: str
     return registry[name](**{**settings, **written})
 
 
-def split_chain(names: Collection[str], text: str) -> list[str]:
-    """The links of a chain `NAME:setting=value+NAME…`: a plus separates where one of `names` follows it.
+def parse_chain(names: Collection[str], text: str) -> list[str]:
+    """Return the links of a chain `NAME:setting=value+NAME…`; a plus separates if one of `names` follows it.
 
-    >>> split_chain(["pruning", "gq"], "pruning:rate=8e-1,floor=1e+2+gq:bits=8")
+    Args:
+        names: The known names.
+        text: The chain.
+
+    Returns:
+        The text of each link.
+
+    >>> parse_chain(["pruning", "gq"], "pruning:rate=8e-1,floor=1e+2+gq:bits=8")
     ['pruning:rate=8e-1,floor=1e+2', 'gq:bits=8']
-    >>> split_chain(["pruning", "gq"], "pruning+qg:bits=8")
+    >>> parse_chain(["pruning", "gq"], "pruning+qg:bits=8")
     ['pruning', 'qg:bits=8']
     """
     if "+" not in text:
@@ -165,7 +228,13 @@ def split_chain(names: Collection[str], text: str) -> list[str]:
 
 
 def dataclass_of(factory: Callable[..., object]) -> type:
-    """The dataclass that `factory` is, or whose class method it is.
+    """Return the dataclass that `factory` is, or whose class method it is.
+
+    Args:
+        factory: A factory of a registry.
+
+    Returns:
+        The class.
 
     >>> from refiner.defenses import Refiner
     >>> dataclass_of(Refiner.paper).__name__

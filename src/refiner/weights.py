@@ -42,8 +42,8 @@ def load_frozen(path: Path, make: Callable[[dict[str, Tensor]], Network], what: 
         network.load_state_dict(weights)
     except (OSError, SafetensorError, RuntimeError, KeyError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())[:160]
-        message = f"weights = {str(path)!r}: not {what} ({reason})"
-        raise DataError(message, field="weights", value=str(path), expected=what) from error
+        problem = f"not {what} ({reason})"
+        raise DataError(field="weights", value=str(path), expected=what, problem=problem) from error
     network.requires_grad_(False)
     return network.eval()
 
@@ -71,6 +71,8 @@ def resolve_device(device: torch.device | str) -> torch.device:
     except (RuntimeError, AssertionError, TypeError) as error:
         name = str(device) if isinstance(device, torch.device) else device
         reason = " ".join(str(error).split())[:100]
-        message = f"device = {name!r}: not available here ({reason})"
-        raise DataError(message, field="device", value=name, expected="an available device") from error
+        problem = f"not available here ({reason})"
+        raise DataError(
+            field="device", value=name, expected="an available device", problem=problem
+        ) from error
     return resolved

@@ -327,7 +327,7 @@ def test_the_generator_works_with_a_half_precision_model() -> None:
 
 def test_a_generator_with_fewer_classes_raises() -> None:
     task = Task(LeNet(classes=12), example=torch.rand(1, 3, 32, 32))
-    with pytest.raises(DataError, match=r"^generator: knows 10 classes, the task has 12$"):
+    with pytest.raises(DataError, match=r"^generator: has 10 classes, the task has 12$"):
         GGL().check(task)
 
 

@@ -81,6 +81,11 @@ def test_batch_norm_statistics_must_be_granted() -> None:
     body = nn.Conv2d(3, 4, 5, stride=2, padding=2)
     model = nn.Sequential(body, nn.BatchNorm2d(4), nn.GELU(), nn.Flatten(), nn.Linear(4 * 8 * 8, 10))
     task = Task(model, example=x[0])
+    untrained = Observation.of(task, NoDefense().protect(task, x, y))
+    assert not untrained.statistics and not GradInversion().needs_for(task)
+    assert GradInversion(iterations=1).reconstruct(untrained).x.shape == x.shape
+    with torch.no_grad():
+        model.train()(x[0])
     observation = Observation.of(task, NoDefense().protect(task, x, y))
     with pytest.raises(ThreatModelError, match="statistics"):
         GradInversion(iterations=1).reconstruct(observation)

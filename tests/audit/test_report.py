@@ -194,7 +194,7 @@ def test_chance_identification_is_not_reported_as_exposure(audited: Audited) -> 
     assert by_chance.verdict.level == "protected" and by_chance.verdict.by_chance == 1
     page = report_page([by_chance])
     assert "With refiner, the inverting attack exposes none of 90 images beyond chance" in page.summary
-    assert "identification alone picks out 1, which chance explains" in page.summary
+    assert "identification alone identifies 1, which chance explains" in page.summary
     assert "by identification alone" not in page.summary
     assert "chance explains 1 of the exposed.</p>" in render_page(page)
 
@@ -204,7 +204,7 @@ def test_chance_identification_beside_visible_images(audited: Audited) -> None:
     assert mixed.verdict.by_chance == 1
     text = report_page([mixed]).summary
     assert "exposes 2 of 90 images by PSNR alone (identification" in text
-    assert "identification alone picks out 1 more, which chance explains" in text
+    assert "identification alone identifies 1 more, which chance explains" in text
     assert "chance explains 1 of the exposed; the others by PSNR alone.</p>" in render_page(
         report_page([mixed])
     )

@@ -44,6 +44,13 @@ def test_details_of_each_defence(name: str) -> None:
     assert output.startswith(name)
     for word in ("needs:", "cost:", "guarantee:"):
         assert word in output
+    reference = DEFENSES[name]().reference
+    assert (f"paper: {reference}" in output) is bool(reference)
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_details_of_each_attack_name_its_paper(name: str) -> None:
+    assert f"paper: {ATTACKS[name]().reference}" in single_spaced(call("attacks", name).output)
 
 
 def test_details_of_refiner() -> None:

@@ -36,7 +36,7 @@ def wrong(field: str, value: object) -> SettingError:
         ({"attack": ["x:lr=1"]}, wrong("attack", "x"), "--attack = 'x': expected another"),
         (
             {"weights": Path("w")},
-            DataError("weights = 'w': no such file", field="weights", value="w"),
+            DataError(field="weights", value="w", problem="no such file"),
             "--weights = 'w': no such file",
         ),
         (

@@ -120,8 +120,8 @@ def test_parts_draw_independent_noise(task: Task, batch: tuple[Tensor, Tensor]) 
     once = Blur().protect(task, *batch, seed=1).flat() - raw
     twice = Chain((Blur(), Blur())).protect(task, *batch, seed=1).flat() - raw
     second = twice - once
-    both = torch.corrcoef(torch.stack([once[0], second[0]]))
-    assert abs(float(both[0, 1])) < 5 / once.shape[1] ** 0.5
+    correlation = torch.corrcoef(torch.stack([once[0], second[0]]))
+    assert abs(float(correlation[0, 1])) < 5 / once.shape[1] ** 0.5
     again, other = (Chain((Blur(), Blur())).protect(task, *batch, seed=s).flat() - raw for s in (1, 2))
     assert torch.equal(again, twice) and not torch.equal(other, twice)
 
@@ -134,8 +134,8 @@ def test_later_parts_draw_new_noise_in_every_round_without_a_seed(
     first, second = (defense.protect(task, *batch).flat() for _ in range(2))
     bare = defense.parts[0].protect(task, *batch).flat()
     assert torch.equal(bare, defense.parts[0].protect(task, *batch).flat())
-    apart = torch.corrcoef(torch.stack([(first - bare)[0], (second - bare)[0]]))
-    assert abs(float(apart[0, 1])) < 5 / first.shape[1] ** 0.5
+    correlation = torch.corrcoef(torch.stack([(first - bare)[0], (second - bare)[0]]))
+    assert abs(float(correlation[0, 1])) < 5 / first.shape[1] ** 0.5
 
 
 def test_the_state_of_a_chain_is_that_of_its_first_part(task: Task, batch: tuple[Tensor, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""The promises of every defence in `DEFENSES`, of further settings, and of chains."""
+"""The requirements on every defence in `DEFENSES`, of further settings, and of chains."""
 
 import copy
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def scaled(factor: float) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def small() -> nn.Module:
-    """One convolution: the promises do not depend on the model, and LeNet takes twice as long."""
+    """One convolution: the requirements do not depend on the model, and LeNet takes twice as long."""
     torch.manual_seed(0)
     body = nn.Conv2d(3, 12, 5, stride=2, padding=2)
     return nn.Sequential(body, nn.GELU(), nn.Flatten(), nn.Linear(12 * 16 * 16, 10))

@@ -32,7 +32,7 @@ every_defense = pytest.mark.parametrize("defense", DEFENSES.values(), ids=DEFENS
 
 @pytest.fixture(scope="module")
 def task() -> Task:
-    """One convolution: the promises do not depend on the model, and LeNet takes twice as long."""
+    """One convolution: the requirements do not depend on the model, and LeNet takes twice as long."""
     torch.manual_seed(0)
     body = nn.Conv2d(3, 12, 5, stride=2, padding=2)
     model = nn.Sequential(body, nn.GELU(), nn.Flatten(), nn.Linear(12 * 16 * 16, 10))

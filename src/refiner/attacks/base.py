@@ -161,21 +161,44 @@ class Attack(ABC):
                 expected="the victims' labels in the observation",
             )
         with deterministic_algorithms(deterministic, uploads[0].gradient.device):
-            return self.run(list(uploads), granted, options)
+            # Declared as an object: a plug-in may return anything.
+            reconstruction: object = self.run(list(uploads), granted, options)
+        if not isinstance(reconstruction, Reconstruction):
+            problem = f"its run returned a {type(reconstruction).__name__}, not a Reconstruction"
+            raise DataError(field="attack", value=self.name, problem=problem)
+        return reconstruction
 
     def settings(self) -> dict[str, object]:
         """Return the settings by name."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.init}
 
     def check(self, task: Task) -> None:  # noqa: B027 - overriding it is optional
-        """Raise a `RefinerError` if the attack can't be run on `task`; the default accepts every task."""
+        """Raise a `RefinerError` if the attack can't be run on `task`; the default accepts every task.
+
+        Args:
+            task: The model and its loss.
+        """
 
     def needs_for(self, task: Task) -> frozenset[Capability]:
-        """Return the capabilities that the attack needs for `task`; the default is `needs`."""
+        """Return the capabilities that the attack needs for `task`; the default is `needs`.
+
+        Args:
+            task: The model and its loss.
+
+        Returns:
+            Names of fields of `ThreatModel`.
+        """
         return self.needs
 
     def networks(self, task: Task) -> Mapping[str, nn.Module]:
-        """Return the networks whose weights affect the result, by name; the default is none."""
+        """Return the networks whose weights affect the result, by name; the default is none.
+
+        Args:
+            task: The model and its loss.
+
+        Returns:
+            The networks by their role, such as "generator".
+        """
         return {}
 
     @abstractmethod

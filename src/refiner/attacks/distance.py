@@ -44,6 +44,12 @@ class Distance:
     def for_task(self, task: Task) -> "TaskDistance":
         """Return the distance for the gradients of `task`.
 
+        Args:
+            task: The model whose layers the weights are for.
+
+        Returns:
+            A function of two flat gradients `[V, N]` that returns `[V]`.
+
         Raises:
             SettingError: A named layer does not exist, or no layer is left.
         """

@@ -50,6 +50,9 @@ class GGL(MatchingAttack):
 
         Args:
             changes: Settings to set differently.
+
+        Returns:
+            The attack.
         """
         return cls(**{"lr": 0.01, "decayed": False, **changes})
 

@@ -94,6 +94,9 @@ class GradientMatching:
             options: Seed, chunk and the like.
             per_victim: A learning rate and a weight of total variation for each victim, in place of the
                 attack's own.
+
+        Returns:
+            The guess of the restart with the lowest objective, for every victim.
         """
         start = time.perf_counter()
         first = observations[0]

@@ -52,8 +52,8 @@ class GradInversion(MatchingAttack):
     squared_length: float = 1e-6
     """Weight of the mean squared pixel."""
     statistics: float = 1e-2
-    """Weight of the batch-norm statistics. Has an effect only if the model has batch norm; the threat model
-    must then grant them."""
+    """Weight of the batch-norm statistics. Has an effect only if the model has batch norm whose running
+    statistics were updated; the threat model must then grant them."""
     consistency: float = 1e-3
     """Weight of the agreement between restarts. Has an effect only with several of them."""
     restarts: int = 1
@@ -67,6 +67,9 @@ class GradInversion(MatchingAttack):
 
         Args:
             changes: Settings to set differently.
+
+        Returns:
+            The attack.
         """
         return cls(**{"lr": 0.01, "decayed": False, **changes})
 
@@ -87,6 +90,13 @@ class GradInversion(MatchingAttack):
         )
 
     def needs_for(self, task: Task) -> frozenset[Capability]:
-        """Return the statistics if they have a weight and the model has any."""
+        """Return the statistics if they have a weight and the model has any.
+
+        Args:
+            task: The model and its loss.
+
+        Returns:
+            "statistics", or nothing.
+        """
         uses_statistics = self.statistics and running_statistics(task.model)
         return frozenset({"statistics"}) if uses_statistics else frozenset()

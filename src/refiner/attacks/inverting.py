@@ -54,6 +54,9 @@ class InvertingGradients(MatchingAttack):
 
         Args:
             changes: Settings to set differently.
+
+        Returns:
+            The attack.
         """
         return cls(**{"lr": 0.01, "signed": False, "decayed": False, **changes})
 

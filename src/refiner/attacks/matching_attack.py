@@ -31,24 +31,52 @@ class MatchingAttack(Attack):
         """Return the distance, priors, optimizer and parametrisation that the settings describe."""
 
     def check(self, task: Task) -> None:
-        """Raise if the parametrisation can't produce the task's inputs."""
+        """Raise if the parametrisation can't produce the task's inputs.
+
+        Args:
+            task: The model and its loss.
+        """
         self.matching().parametrisation.check(task)
 
     def networks(self, task: Task) -> Mapping[str, nn.Module]:
-        """Return the networks of the parametrisation."""
+        """Return the networks of the parametrisation.
+
+        Args:
+            task: The model and its loss.
+
+        Returns:
+            The networks by name.
+        """
         return self.matching().parametrisation.networks(task)
 
     def run(
         self, observations: list[Observation], threat: ThreatModel, options: RunOptions
     ) -> Reconstruction:
-        """Reconstruct the batches by gradient matching."""
+        """Reconstruct the batches by gradient matching.
+
+        Args:
+            observations: One or more uploads of the same victims.
+            threat: The capabilities granted.
+            options: Seed, chunk and the like.
+
+        Returns:
+            A reconstruction of every victim.
+        """
         matching, labels = self.prepare(observations, threat)
         return matching.run(observations, labels, options)
 
     def prepare(
         self, observations: list[Observation], threat: ThreatModel
     ) -> tuple[GradientMatching, Tensor]:
-        """Return the matching to run and the labels `[V, B]`: the granted ones, or else inferred ones."""
+        """Return the matching to run and the labels: the granted ones, or else inferred ones.
+
+        Args:
+            observations: One or more uploads of the same victims.
+            threat: The capabilities granted.
+
+        Returns:
+            The matching, and the labels `[V, B]`.
+        """
         granted = observations[0].labels
         labels = granted if threat.labels and granted is not None else infer_labels(*observations)
         return self.matching(), labels

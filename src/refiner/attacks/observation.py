@@ -65,6 +65,9 @@ class Observation:
             update: The upload of a defence's `protect`.
             labels: The victims' labels `[V, B]`, where the threat model grants them.
 
+        Returns:
+            The observation.
+
         Raises:
             DataError: The update was made with another model, or the labels do not fit it.
         """
@@ -84,9 +87,22 @@ class Observation:
 
 
 def running_statistics(model: nn.Module) -> dict[str, Tensor]:
-    """Running mean and variance `[2, channels]` of every batch norm that tracks them, by module name.
+    """Return running mean and variance `[2, channels]` of every batch norm that has updated them.
 
-    >>> list(running_statistics(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))))
+    Statistics that were never updated are a mean of 0 and a variance of 1, which depend on no data.
+
+    Args:
+        model: Any module.
+
+    Returns:
+        The statistics by module name.
+
+    >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    >>> list(running_statistics(model))
+    []
+    >>> model(torch.rand(2, 3, 8, 8)).shape
+    torch.Size([2, 4, 6, 6])
+    >>> list(running_statistics(model))
     ['1']
     """
     return {
@@ -95,7 +111,13 @@ def running_statistics(model: nn.Module) -> dict[str, Tensor]:
         if isinstance(module, _BatchNorm)
         and module.running_mean is not None
         and module.running_var is not None
+        and _are_updated(module, module.running_mean, module.running_var)
     }
+
+
+def _are_updated(module: _BatchNorm, mean: Tensor, variance: Tensor) -> bool:
+    """Whether the statistics differ from those of a new module; converted weights may lack the counter."""
+    return bool(module.num_batches_tracked) or bool(mean.any()) or bool((variance != 1).any())
 
 
 def check_same_victims(observations: Sequence[Observation]) -> None:

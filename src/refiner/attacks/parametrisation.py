@@ -28,30 +28,88 @@ class Parametrisation(Protocol):
     """How optimised variables `[V, B, …]` become images `[V, B, *input]` and their labels."""
 
     def check(self, task: Task) -> None:
-        """Raise if it can't produce the task's inputs."""
+        """Raise if it can't produce the task's inputs.
+
+        Args:
+            task: The model and its loss.
+        """
 
     def networks(self, task: Task) -> Mapping[str, nn.Module]:
-        """Return the networks that it uses, by name."""
+        """Return the networks that it uses.
+
+        Args:
+            task: The model and its loss.
+
+        Returns:
+            The networks by name.
+        """
 
     def initial(self, task: Task, source: NoiseSource, ids: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the variables before the first step, one random draw for each of `ids [V, B]`."""
+        """Return the variables before the first step, one random draw for each id.
+
+        Args:
+            task: The model and its loss.
+            source: Draws the noise.
+            ids: A number for each image, `[V, B]`.
+            dtype: The type of the variables.
+
+        Returns:
+            The variables `[V, B, …]`.
+        """
 
     def images(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
-        """Return the images of variables `z` with labels `y`."""
+        """Return the images of variables.
+
+        Args:
+            task: The model and its loss.
+            z: The variables `[V, B, …]`.
+            y: The labels `[V, B]`.
+
+        Returns:
+            The images `[V, B, *input]`; differentiable.
+        """
 
     def labels(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
-        """Return the labels `y [V, B]`, or probabilities `[V, B, classes]` if labels are optimised too."""
+        """Return the labels of the images.
+
+        Args:
+            task: The model and its loss.
+            z: The variables `[V, B, …]`.
+            y: The labels `[V, B]`.
+
+        Returns:
+            `y`, or probabilities `[V, B, classes]` if labels are optimised too.
+        """
 
     def project(self, task: Task, z: Tensor) -> Tensor:
-        """Return the nearest allowed variables."""
+        """Return the nearest allowed variables.
+
+        Args:
+            task: The model and its loss.
+            z: The variables after a step.
+
+        Returns:
+            Variables of the same shape.
+        """
 
     def result(self, task: Task, z: Tensor, y: Tensor) -> Tensor:
-        """Return the images as a result, always within the range of valid images."""
+        """Return the images as a result, always within the range of valid images.
+
+        Args:
+            task: The model and its loss.
+            z: The variables `[V, B, …]`.
+            y: The labels `[V, B]`.
+
+        Returns:
+            The images `[V, B, *input]`.
+        """
 
 
 @dataclass(frozen=True)
 class Pixels:
     """The pixels of the images, clamped to a range, starting from uniform noise.
+
+    The methods are those of `Parametrisation`.
 
     Args:
         low: The lowest value of a pixel.
@@ -72,7 +130,14 @@ class Pixels:
 
     @classmethod
     def from_range(cls, input_range: object, *, bounded: bool = True) -> "Pixels":
-        """Return pixels in `input_range`, a setting of the form `(low, high)`.
+        """Return pixels in the range of an attack's setting.
+
+        Args:
+            input_range: The setting, `(low, high)`.
+            bounded: Whether pixels are clamped after every step.
+
+        Returns:
+            The parametrisation.
 
         >>> Pixels.from_range((0, 1, True))
         Traceback (most recent call last):
@@ -112,7 +177,10 @@ class Pixels:
 
 @dataclass(frozen=True, eq=False)
 class Latent:
-    """The input of a generator, starting from standard normal noise."""
+    """The input of a generator, starting from standard normal noise.
+
+    The methods are those of `Parametrisation`.
+    """
 
     generator: ImageGenerator | str | None = None
     """A generator, or the path of its file; None for the bundled one."""
@@ -123,13 +191,13 @@ class Latent:
         return {"generator": generator} if isinstance(generator, nn.Module) else {}
 
     def check(self, task: Task) -> None:
-        """Raise if the generator makes images of another size, or knows fewer classes."""
+        """Raise if the generator makes images of another size, or has fewer classes."""
         parameter = next(iter(task.parameters().values()))
         generator = self._generator(parameter)
         classes = getattr(generator, "classes", task.classes)
         if classes < task.classes:
             raise DataError(
-                f"generator: knows {classes} classes, the task has {task.classes}",
+                f"generator: has {classes} classes, the task has {task.classes}",
                 field="generator",
                 value=f"{classes} classes",
                 expected=f"{task.classes} classes",

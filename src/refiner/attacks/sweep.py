@@ -21,6 +21,12 @@ _TUNABLE = ("total_variation", "lr")
 def tunable(attack: Attack) -> tuple[str, ...]:
     """Return the settings of `attack` that a `Sweep` can vary: total_variation and lr, if it has them.
 
+    Args:
+        attack: Any attack.
+
+    Returns:
+        Names of settings; none if the attack does not match gradients.
+
     >>> from refiner.attacks import GGL, InvertingGradients
     >>> tunable(InvertingGradients()), tunable(GGL())
     (('total_variation', 'lr'), ('lr',))

@@ -17,7 +17,7 @@ def load_model_weights(model: nn.Module, path: Path) -> None:
     """
 
     def mismatch(problem: str) -> DataError:
-        return DataError(f"weights = {str(path)!r}: {problem}", field="weights", value=str(path))
+        return DataError(field="weights", value=str(path), problem=problem)
 
     if not path.is_file():
         raise mismatch("no such file")

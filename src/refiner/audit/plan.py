@@ -83,7 +83,29 @@ class Plan:
         deterministic: bool = False,
         tune: Tuning | None = None,
     ) -> "Plan":
-        """Return the plan of an audit; for the arguments and errors see `refiner.audit`."""
+        """Return the plan of an audit.
+
+        Args:
+            task: The model and its loss.
+            x: The victims' images, as in `refiner.audit`; so are all other arguments.
+            y: Their labels.
+            defense: A `Defense`, or its name with settings.
+            attack: An `Attack`, or its name with settings.
+            metrics: Optional metrics; None for all that can be computed.
+            threat: What the attacker is given besides the upload and the model.
+            public: Images of the same kind that are not victims.
+            names: A name for every image.
+            thresholds: When an image counts as exposed.
+            seed: Seed of everything random.
+            deterministic: Whether a GPU, too, must give bit-identical results.
+            tune: Images on which the attack is tuned first.
+
+        Returns:
+            The plan, for `audit_all`.
+
+        Raises:
+            RefinerError: As `refiner.audit`, before anything is run.
+        """
         x, y = with_batch_axis(task, x, y)
         defender = make_defense(defense) if isinstance(defense, str) else defense
         attacker = make_attack(attack) if isinstance(attack, str) else attack

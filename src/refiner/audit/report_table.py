@@ -151,7 +151,10 @@ def column_definitions(result: AuditResult) -> list[tuple[str, str]]:
     return [
         *definitions,
         ("labels inferred", "Share of the labels that the attack inferred from the upload."),
-        ("upload bytes", "Size of one client's packed upload; without compression 4 bytes per parameter."),
+        (
+            "upload bytes",
+            "Size of one client's compressed upload; without compression 4 bytes per parameter.",
+        ),
         (
             "blind guess",
             "The best of three guesses that use no gradient: grey, the mean of public images, and the "

@@ -180,6 +180,12 @@ class AuditResult:
         Args:
             name: One of `SCORES`: "mse", "psnr", "ssim", "lpips", "noise", "rank_pixels", "rank_lpips",
                 "blind_psnr", "blind_ssim".
+
+        Returns:
+            The scores in the order of the images.
+
+        Raises:
+            DataError: if there is no score of that name.
         """
         if name not in SCORES:
             raise DataError(field="name", value=name, expected=f"one of {', '.join(SCORES)}")
@@ -211,6 +217,9 @@ class AuditResult:
             text: The JSON text.
             name: What to call it in an error, as the file's name.
 
+        Returns:
+            The result.
+
         Raises:
             DataError: if the text is not a complete, unchanged audit result.
 
@@ -239,12 +248,25 @@ class AuditResult:
             raise serialization.invalid_result(name, f"{type(error).__name__}: {error}") from error
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the result as one JSON file, completely or not at all, and returns the path."""
+        """Write the result as one JSON file, completely or not at all.
+
+        Args:
+            path: The file.
+
+        Returns:
+            Its path.
+        """
         return write_atomically(path, self.to_json().encode("utf-8", "surrogatepass"))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "AuditResult":
         """Return the result that `save` wrote.
+
+        Args:
+            path: The file.
+
+        Returns:
+            The result.
 
         Raises:
             DataError: if the file is missing, incomplete, changed, or not an audit result.

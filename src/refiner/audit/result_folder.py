@@ -73,10 +73,10 @@ def audit_all(
 
 
 def _check_writable(folder: Path) -> None:
-    """Raise `DataError` if the folder can't be written, before an attack is run in vain."""
+    """Raise `DataError` if the folder can't be written, before an attack is run."""
 
     def unusable(problem: str) -> DataError:
-        return DataError(f"out = {str(folder)!r}: {problem}", field="out", value=str(folder))
+        return DataError(field="out", value=str(folder), problem=problem)
 
     if folder.exists() and not folder.is_dir():
         raise unusable("expected a folder, but it is a file")

@@ -52,7 +52,7 @@ class Scorer:
     def create(
         cls, original: Tensor, public: PublicImages, metrics: Collection[str] | None, thresholds: Thresholds
     ) -> "Scorer":
-        """Raise `DataError` for images that can't be scored, before an attack is run in vain."""
+        """Return the scorer; raises `DataError` for images that can't be scored, before the attack is run."""
         check_images("x", original)
         chosen = _choose_metrics(original, public, metrics)
         guess_images = _guess_images(original, public)

@@ -37,9 +37,10 @@ def caveats(results: Sequence[AuditResult]) -> list[str]:
             sentences.append(
                 f"{attack} diverged on {uploads} of {defense}, which does not mean that they are protected."
             )
-    if any(_uses_bundled_generator(result) for result in results):
+    for attack in dict.fromkeys(result.attack for result in results if _uses_bundled_generator(result)):
         sentences.append(
-            "ggl used the bundled generator, which was trained on CIFAR-10; other data need another one."
+            f"{attack} used the bundled generator, which was trained on CIFAR-10; other data need another "
+            "one."
         )
     if any(identification_not_counted(result) for result in results):
         sentences.append(
@@ -51,7 +52,7 @@ def caveats(results: Sequence[AuditResult]) -> list[str]:
 
 def _uses_bundled_generator(result: AuditResult) -> bool:
     settings = result.settings.get("attack")
-    return result.attack == "ggl" and isinstance(settings, Mapping) and settings.get("generator") is None
+    return isinstance(settings, Mapping) and "generator" in settings and settings["generator"] is None
 
 
 def guarantees(results: Sequence[AuditResult]) -> list[str]:
@@ -175,7 +176,7 @@ def _sentence(defense: str, result: AuditResult) -> str:
     chance = ""
     if by_chance:
         more = " more" if exposed else ""
-        chance = f" (identification alone picks out {by_chance}{more}, which chance explains)"
+        chance = f" (identification alone identifies {by_chance}{more}, which chance explains)"
     return (
         f"{condition}, the {result.attack} attack exposes {count}{of_total} {noun}{criteria}{chance}: "
         f"mean PSNR {result.means['psnr'].value:.1f} dB, mean SSIM {result.means['ssim'].value:.2f}."

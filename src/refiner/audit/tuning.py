@@ -55,17 +55,44 @@ class Tuning:
             checks.number("lr", rate, 0, above=True)
 
     def values(self, attack: Attack) -> dict[str, list[float]]:
-        """Return the values to try of every setting of `attack` that can be tuned."""
+        """Return the values to try of every setting that can be tuned.
+
+        Args:
+            attack: The attack to tune; its own values are among those to try.
+
+        Returns:
+            The values in ascending order, by setting.
+        """
         candidates = {name: (*getattr(self, name), getattr(attack, name)) for name in tunable(attack)}
         return {name: sorted({float(value) for value in values}) for name, values in candidates.items()}
 
     def grid(self, attack: Attack) -> tuple[dict[str, float], ...]:
-        """Return every combination of these values."""
+        """Return every combination of `values`.
+
+        Args:
+            attack: The attack to tune.
+
+        Returns:
+            The settings of each trial.
+        """
         values = self.values(attack)
         return tuple(dict(zip(values, point, strict=True)) for point in product(*values.values()))
 
     def checked(self, task: Task, victims: Tensor, batch: int, attack: Attack) -> "Tuning":
-        """Return a copy with a batch axis; raises `DataError` unless it fits the victims `[N, C, H, W]`."""
+        """Return a copy with a batch axis, checked for these victims.
+
+        Args:
+            task: The model and its loss.
+            victims: The victims' images `[N, C, H, W]`.
+            batch: The victims' batch size.
+            attack: The attack to tune.
+
+        Returns:
+            The copy.
+
+        Raises:
+            DataError: if the attack can't be tuned, the images don't fit, or one of them is a victim.
+        """
         if not tunable(attack):
             raise DataError(
                 f"tune: {attack.name} has no setting that can be tuned (total_variation, lr)", field="tune"

@@ -81,12 +81,12 @@ def load_victims(
     if root is not None and not is_dataset:
         datasets = ", ".join(DATASETS)
         raise DataError(
-            f"root = {str(root)!r}: can be given only with a dataset, one of {datasets}",
             field="root",
             value=str(root),
+            problem=f"can be given only with a dataset, one of {datasets}",
         )
     if size is not None and (data is None or is_dataset):
-        raise DataError(f"size = {size}: can be given only with your own images", field="size", value=size)
+        raise DataError(field="size", value=size, problem="can be given only with your own images")
     if data is None:
         sample = load_sample()
         names = [f"{sample.class_names[y]} {n}" for n, y in enumerate(sample.labels.tolist(), start=1)]
@@ -98,9 +98,9 @@ def load_victims(
         dataset_names = [*DATASETS, *ALIASES]
         if not Path(data).exists() and (close := get_close_matches(data, dataset_names, 1)):
             raise DataError(
-                f"data = {data!r}: no such file or folder; did you mean {close[0]!r}?",
                 field="data",
                 value=data,
+                problem=f"no such file or folder; did you mean {close[0]!r}?",
             )
         source = read_user_images(Path(data), size, seed)
         rest = source.images[count : count + _PUBLIC_IMAGES]

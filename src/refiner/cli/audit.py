@@ -50,22 +50,25 @@ def audit(
     root: Annotated[
         Path | None, typer.Option(help="Folder with a dataset's original files, instead of the cache.")
     ] = None,
-    model: Annotated[str, typer.Option(help=f"Model: one of {', '.join(MODELS)}.")] = "lenet",
+    model: Annotated[
+        str, typer.Option(help=f"Model: one of {', '.join(MODELS.builtin_names())}, or a plug-in.")
+    ] = "lenet",
     weights: Annotated[
         Path | None, typer.Option(help="Weights of the model, a .safetensors file. Default: untrained.")
     ] = None,
     defense: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Defence: one of {', '.join(DEFENSES)}, as NAME or NAME:setting=value,…; join several with "
-            "+ to apply them in sequence. Repeat the option to compare. Default: none and refiner."
+            help=f"Defence: one of {', '.join(DEFENSES.builtin_names())}, or a plug-in (see `refiner "
+            "defenses`), as NAME or NAME:setting=value,…; join several with + to apply them in sequence. "
+            "Repeat the option to compare. Default: none and refiner."
         ),
     ] = None,
     attack: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Attack: one of {', '.join(ATTACKS)}, as NAME or NAME:setting=value,…. Repeat the option "
-            "to compare. Default: inverting."
+            help=f"Attack: one of {', '.join(ATTACKS.builtin_names())}, or a plug-in (see `refiner "
+            "attacks`), as NAME or NAME:setting=value,…. Repeat the option to compare. Default: inverting."
         ),
     ] = None,
     victims: Annotated[int, typer.Option(help="Number of clients.")] = 16,

@@ -22,8 +22,12 @@ from rich.progress import Task as Line
 from rich.text import Text
 from typer.core import TyperGroup
 
+from refiner.attacks import ATTACKS
 from refiner.cli.option_errors import command_message
+from refiner.defenses import DEFENSES
 from refiner.errors import DataError, RefinerError
+from refiner.models import MODELS
+from refiner.registry import Registry, one_line
 
 console = Console()
 # Click's usage error, found through typer, which bundles its own copy of click from version 0.26 on.
@@ -41,7 +45,7 @@ def select_device(name: str) -> torch.device:
     if name not in ("cpu", "cuda"):
         raise DataError(field="device", value=name, expected="cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
-        raise DataError("device = 'cuda': no CUDA device is available; use cpu", field="device", value="cuda")
+        raise DataError(field="device", value="cuda", problem="no CUDA device is available; use cpu")
     return torch.device(name)
 
 
@@ -78,7 +82,10 @@ class Rate(ProgressColumn):
 
 @contextmanager
 def one_line_errors(command: typer.Context) -> Iterator[None]:
-    """Turn errors of the library into one line on stderr and exit code 2, and warnings into one line."""
+    """Turn errors of the library and of plug-ins into one line and exit code 2, and warnings into one line.
+
+    Any other error is a bug of the library and keeps its traceback.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("default", UserWarning)
         warnings.showwarning = lambda message, *_, **__: _print_line(f"warning: {message}")
@@ -87,6 +94,22 @@ def one_line_errors(command: typer.Context) -> Iterator[None]:
         except RefinerError as error:
             _print_line(command_message(error, command))
             raise typer.Exit(2) from None
+        except Exception as error:  # third-party code may raise anything
+            message = _plugin_message(error)
+            if message is None:
+                raise
+            _print_line(message)
+            raise typer.Exit(2) from None
+
+
+def _plugin_message(error: Exception) -> str | None:
+    """The line for an error that was raised in the code of a plug-in; None for any other."""
+    registries: dict[str, Registry[Any]] = {"defense": DEFENSES, "attack": ATTACKS, "model": MODELS}
+    for kind, registry in registries.items():
+        name = registry.find_plugin(error)
+        if name is not None:
+            return f"{kind} = {name!r}: this plug-in failed ({one_line(error)})"
+    return None
 
 
 class OneLineGroup(TyperGroup):

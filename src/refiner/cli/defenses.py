@@ -1,6 +1,7 @@
 """`refiner defenses` and `refiner attacks`: list the methods and their settings."""
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Annotated, TypeVar
 
@@ -14,7 +15,8 @@ from refiner.checks import unknown_name
 from refiner.cli.common import console, one_line_errors
 from refiner.defenses import DEFENSES, Defense
 from refiner.describe import Setting, settings_of
-from refiner.registry import dataclass_of
+from refiner.errors import PluginWarning
+from refiner.registry import Registry, dataclass_of, one_line
 
 T = TypeVar("T")
 Facts = Callable[[T], Mapping[str, str]]
@@ -45,14 +47,16 @@ def attacks(
 
 
 def _defense_facts(defense: Defense) -> dict[str, str]:
-    return {"needs": f"the {defense.needs}", "cost": defense.cost, "guarantee": defense.guarantee()}
+    facts = {"needs": f"the {defense.needs}", "cost": defense.cost, "guarantee": defense.guarantee()}
+    return facts | ({"paper": defense.reference} if defense.reference else {})
 
 
 def _attack_facts(attack: Attack) -> dict[str, str]:
-    return {"needs": ", ".join(sorted(attack.needs)) or "nothing"}
+    facts = {"needs": ", ".join(sorted(attack.needs)) or "nothing"}
+    return facts | ({"paper": attack.reference} if attack.reference else {})
 
 
-def _show(registry: Mapping[str, Callable[..., T]], what: str, name: str | None, facts: Facts[T]) -> None:
+def _show(registry: Registry[T], what: str, name: str | None, facts: Facts[T]) -> None:
     if name is None:
         _list_all(registry, what, facts)
     elif name in registry:
@@ -68,12 +72,12 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _list_all(registry: Mapping[str, Callable[..., T]], what: str, facts: Facts[T]) -> None:
+def _list_all(registry: Registry[T], what: str, facts: Facts[T]) -> None:
     first_of_class: dict[type, tuple[str, list[Setting]]] = {}
-    facts_of_all = [facts(make()) for make in registry.values()]
-    table = _table(what, "settings", ", ".join(facts_of_all[0]))
-    for (name, make), about in zip(registry.items(), facts_of_all, strict=True):
-        settings = settings_of(make)
+    rows = [row for row in (_describe(registry, what, name, facts) for name in registry) if row is not None]
+    table = _table(what, "settings", ", ".join(key for key in rows[0][1] if key != "paper"))
+    for name, about, settings in rows:
+        make = registry[name]
         first, first_settings = first_of_class.setdefault(dataclass_of(make), (name, settings))
         lines = [s.brief() for s in settings if not s.private]
         if first != name:
@@ -85,10 +89,25 @@ def _list_all(registry: Mapping[str, Callable[..., T]], what: str, facts: Facts[
             ]
             lines = [f"as {first}, except", *changed]
         description = "; ".join(
-            f"{key} {text}" if key == "needs" else f"{key}: {text}" for key, text in about.items()
+            f"{key} {text}" if key == "needs" else f"{key}: {text}"
+            for key, text in about.items()
+            if key != "paper"
         )
         table.add_row(escape(name), escape("\n".join(lines)), escape(description), end_section=True)
     console.print(table, highlight=False)
+
+
+def _describe(
+    registry: Registry[T], what: str, name: str, facts: Facts[T]
+) -> tuple[str, Mapping[str, str], list[Setting]] | None:
+    """Name, facts and settings of one method; None, with a warning, for a plug-in that fails to give them."""
+    try:
+        return name, facts(registry[name]()), settings_of(registry[name])
+    except Exception as error:  # third-party code may raise anything, and must not stop the others
+        if name in registry.builtin_names():
+            raise
+        warnings.warn(f"{what} = {name!r}: not listed ({one_line(error)})", PluginWarning, stacklevel=2)
+        return None
 
 
 def _show_details(name: str, make: Callable[..., T], facts: Facts[T]) -> None:

@@ -18,5 +18,5 @@ def identity(
         from refiner.federation.flower.client_secrets import load_identity
 
         if not folder.is_dir():
-            raise DataError(f"folder = {str(folder)!r}: no such folder", field="folder", value=str(folder))
+            raise DataError(field="folder", value=str(folder), problem="no such folder")
         console.print(load_identity(folder, create=True).public.hex(), highlight=False, soft_wrap=True)

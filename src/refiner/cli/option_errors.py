@@ -31,6 +31,9 @@ def message_with_options(
         options: The options of the command, by parameter name.
         values: The values of the command's parameters, by name.
 
+    Returns:
+        The message, one line.
+
     >>> from refiner.errors import SettingError
     >>> error = SettingError(field="size", value=0, expected="an integer ≥ 1")
     >>> message_with_options(error, {"size": "--size"}, {"size": 0})
@@ -51,9 +54,7 @@ def message_with_options(
         or not _matches(error.value, values[field])
     ):
         return message
-    if message.startswith(f"{field} = "):
-        return options[field] + message.removeprefix(field)
-    return f"{message} ({options[field]})"
+    return f"{message} ({options[field]})" if error.problem is None else error.describe(options[field])
 
 
 def _matches(value: object, option_value: object) -> bool:

@@ -36,9 +36,7 @@ def refine(
     """Refine images, print privacy and gradient distance, and write a page with the images."""
     with one_line_errors(command):
         if out.exists() and not out.is_dir():
-            raise DataError(
-                f"out = {str(out)!r}: expected a folder, but it is a file", field="out", value=str(out)
-            )
+            raise DataError(field="out", value=str(out), problem="expected a folder, but it is a file")
         if data is None:
             sample = load_sample()
             images, labels = sample.images[:limit], sample.labels[:limit]

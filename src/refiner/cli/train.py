@@ -25,7 +25,9 @@ def train(
         typer.Option(help="sample, a dataset of `refiner data list`, folder:PATH, npz:PATH, parquet:PATH."),
     ] = "sample",
     size: Size = None,
-    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "lenet",
+    model: Annotated[
+        str, typer.Option(help=f"One of {', '.join(MODELS.builtin_names())}, or a plug-in.")
+    ] = "lenet",
     defense: Annotated[
         str, typer.Option(help="Defence from `refiner defenses`: NAME or NAME:setting=value,…")
     ] = "none",
@@ -71,15 +73,11 @@ def train(
         checks.choice("engine", engine, ("local", "flower"))
         if engine == "flower" and patience is not None:
             raise SettingError(
-                f"patience = {patience}: can be given only with the engine local",
-                field="patience",
-                value=patience,
+                field="patience", value=patience, problem="can be given only with the engine local"
             )
         if engine == "local" and aggregation != "plain":
             raise SettingError(
-                f"aggregation = {aggregation!r}: can be given only with the engine flower",
-                field="aggregation",
-                value=aggregation,
+                field="aggregation", value=aggregation, problem="can be given only with the engine flower"
             )
         torch_device = select_device(device)
         experiment = Experiment(

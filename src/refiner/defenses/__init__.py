@@ -14,7 +14,7 @@ from refiner.defenses.soteria import Soteria
 from refiner.defenses.state import DefenseState
 from refiner.defenses.wire_format import WireFormat
 from refiner.errors import DataError
-from refiner.registry import Registry, check_settings_class, make_by_name, split_chain
+from refiner.registry import Registry, check_settings_class, make_by_name, parse_chain
 
 DEFENSES: Registry[Defense] = Registry(
     "refiner.defenses",
@@ -76,22 +76,28 @@ def make_defense(text: str, **settings: object) -> Defense:
     Traceback (most recent call last):
     refiner.errors.DataError: defense = 'refine': unknown; did you mean 'refiner'? Known: none, ...
     """
-    links = split_chain(DEFENSES, text)
+    links = parse_chain(DEFENSES, text)
     if len(links) == 1:
         return make_by_name(DEFENSES, "defense", text, **settings)
     if settings:
         raise DataError(
-            f"defense = {text!r}: the settings of a chain belong in its text, NAME:setting=value+NAME",
             field="defense",
             value=text,
+            problem="the settings of a chain belong in its text, NAME:setting=value+NAME",
         )
     return Chain([make_by_name(DEFENSES, "defense", link) for link in links])
 
 
 def short_name(text: str) -> str:
-    """The names in the text of a defence, without settings.
+    """Return the names in the text of a defence, without settings.
+
+    Args:
+        text: A defence as `make_defense` takes it.
+
+    Returns:
+        The names, joined with a plus.
 
     >>> short_name("refiner-paper:iterations=5+none")
     'refiner-paper+none'
     """
-    return "+".join(link.partition(":")[0] for link in split_chain(DEFENSES, text))
+    return "+".join(link.partition(":")[0] for link in parse_chain(DEFENSES, text))

@@ -231,11 +231,21 @@ class Defense(ABC):
 
         Args:
             seed: A number. The key is no better a secret than this number is.
+
+        Returns:
+            The defence.
         """
         return self
 
     def networks(self, task: Task) -> Mapping[str, nn.Module]:
-        """The networks whose weights an upload depends on beside the model, by name."""
+        """Return the networks whose weights an upload depends on beside the model.
+
+        Args:
+            task: The model and its loss.
+
+        Returns:
+            The networks by name.
+        """
         return {}
 
     @property
@@ -270,10 +280,13 @@ class Defense(ABC):
 
     @final
     def wire_bytes(self, shapes: Mapping[str, torch.Size]) -> int:
-        """The number of bytes that one client's upload takes in a lossless compact encoding.
+        """Return the number of bytes that one client's upload takes in a lossless compact encoding.
 
         Args:
             shapes: The shape of every parameter, by name: `task.shapes`.
+
+        Returns:
+            The number of bytes.
 
         >>> from refiner.defenses import NoDefense
         >>> NoDefense().wire_bytes({"weight": torch.Size([10, 3])})

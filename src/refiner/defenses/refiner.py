@@ -83,6 +83,9 @@ class Refiner(RefinerSettings, Defense):
         Args:
             changes: Settings that differ from the paper's.
 
+        Returns:
+            The defence.
+
         >>> Refiner.paper(epsilon=0.3).alpha
         0.5
         """

@@ -166,12 +166,32 @@ class EvaluationNetwork(nn.Module):
 
     @classmethod
     def load(cls, path: Path) -> "EvaluationNetwork":
-        """Return the network with weights written by `save`, in float32 and frozen."""
+        """Return the network with weights written by `save`, in float32 and frozen.
+
+        Args:
+            path: A file that `save` wrote.
+
+        Returns:
+            The network, in `eval` mode.
+
+        Raises:
+            DataError: The file is missing or does not contain an evaluation network.
+        """
         return load_frozen(path, lambda weights: cls(), "an evaluation network")
 
     @staticmethod
     def bundled(device: torch.device | str = "cpu") -> "EvaluationNetwork":
-        """Return the bundled network, trained on Tiny-ImageNet; one shared copy for each device."""
+        """Return the bundled network, trained on Tiny-ImageNet; one shared copy for each device.
+
+        Args:
+            device: Where the network is needed.
+
+        Returns:
+            The network, frozen and in `eval` mode.
+
+        Raises:
+            DataError: There is no such device here.
+        """
         return _bundled(resolve_device(device))
 
 

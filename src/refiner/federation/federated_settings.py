@@ -58,8 +58,8 @@ def check_partition(settings: FederatedSettings, clients: int) -> None:
     """Raise if the data are split across another number of clients than the settings name."""
     if clients != settings.clients:
         raise SettingError(
-            f"clients = {settings.clients}: the data are split across {clients} clients",
             field="clients",
             value=settings.clients,
             expected=f"{clients}, the number of clients that the data are split across",
+            problem=f"the data are split across {clients} clients",
         )

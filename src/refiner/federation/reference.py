@@ -89,10 +89,10 @@ def read_reference(folder: Path, experiment: Experiment) -> Reference:
     for name in _MUST_MATCH:
         if reference.get(name) != settings[name]:
             raise SettingError(
-                f"{name} = {settings[name]!r}: the reference in {str(folder)!r} has {reference.get(name)!r}",
                 field=name,
                 value=settings[name],
                 expected=repr(reference.get(name)),
+                problem=f"the reference in {str(folder)!r} has {reference.get(name)!r}",
             )
     undefended = settings | {"defense": "none"}  # what a defence is compared with
     differences = {
@@ -103,10 +103,10 @@ def read_reference(folder: Path, experiment: Experiment) -> Reference:
 
 def _unreadable(folder: Path, reason: str) -> DataError:
     return DataError(
-        f"reference = {str(folder)!r}: {reason}",
         field="reference",
         value=str(folder),
         expected="the output folder of a finished training",
+        problem=reason,
     )
 
 

@@ -145,6 +145,9 @@ class Generator(nn.Module):
     def save(self, path: Path) -> None:
         """Write a safetensors file: parameters in half precision, batch-norm statistics in float32.
 
+        Args:
+            path: The file.
+
         Raises:
             DataError: A weight is not finite in half precision; nothing is written.
         """
@@ -164,7 +167,17 @@ class Generator(nn.Module):
 
     @classmethod
     def load(cls, path: Path) -> "Generator":
-        """Return a generator of any size with weights written by `save`, in float32 and frozen."""
+        """Return a generator of any size with weights written by `save`, in float32 and frozen.
+
+        Args:
+            path: A file that `save` wrote.
+
+        Returns:
+            The generator, in `eval` mode.
+
+        Raises:
+            DataError: The file is missing or does not contain a generator.
+        """
 
         def make(weights: dict[str, Tensor]) -> "Generator":
             cells, latent = weights["start.weight"].shape
@@ -174,7 +187,17 @@ class Generator(nn.Module):
 
     @staticmethod
     def bundled(device: torch.device | str = "cpu") -> "Generator":
-        """Return the bundled generator, trained on CIFAR-10's first 40,000 images; one copy per device."""
+        """Return the bundled generator, trained on CIFAR-10's first 40,000 images; one copy per device.
+
+        Args:
+            device: Where the generator is needed.
+
+        Returns:
+            The generator, frozen and in `eval` mode.
+
+        Raises:
+            DataError: There is no such device here.
+        """
         return _bundled(resolve_device(device))
 
 
@@ -182,10 +205,10 @@ class Generator(nn.Module):
 def _bundled(device: torch.device) -> Generator:
     if not BUNDLED.exists():
         raise DataError(
-            f"weights = {str(BUNDLED)!r}: not found; make it with refiner gan train --data DIR --out FILE",
             field="weights",
             value=str(BUNDLED),
             expected="the file of a generator",
+            problem="not found; make it with refiner gan train --data DIR --out FILE",
         )
     return Generator.load(BUNDLED).to(device)
 

@@ -207,7 +207,7 @@ def _train_epoch(
             sampled = torch.randint(len(targets), (size,), generator=draws, device=device)
             generator_loss += _generator_step(state, targets[sampled], settings, draws)
             generator_step += 1
-            # Early weights are poor, so that the average forgets them sooner.
+            # Early weights are poor, so the average decays faster at first.
             state.update_average(min(settings.average_decay, generator_step / (generator_step + 9)))
         on_step(epoch + (step + 1) / steps)
     return float(discriminator_loss / steps), float(generator_loss / (generator_step - first_step))

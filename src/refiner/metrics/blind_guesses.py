@@ -96,6 +96,9 @@ def blind_guess(original: Tensor, public: Tensor, metric: str = "psnr") -> Blind
         public: `[M, C, H, W]` in 0..1, without the victims.
         metric: A name of `METRICS`.
 
+    Returns:
+        The scores of every guess `[N]`, and for each original the best score and its guess.
+
     >>> original = torch.stack([torch.full((3, 16, 16), 0.4), torch.full((3, 16, 16), 0.5)])
     >>> guess = blind_guess(original, public=torch.full((1, 3, 16, 16), 0.3))
     >>> {name: score.round().tolist() for name, score in guess.scores.items()}

@@ -39,6 +39,9 @@ def judge_group(verdicts: Sequence[Verdict], thresholds: Thresholds = PAPER_THRE
         verdicts: The verdict of each victim.
         thresholds: The thresholds with which the victims were judged.
 
+    Returns:
+        The level and the number of victims at each level.
+
     Raises:
         DataError: There are no verdicts.
 

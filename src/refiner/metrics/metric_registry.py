@@ -61,6 +61,9 @@ def score_all(reconstructed: Tensor, original: Tensor) -> dict[str, Tensor]:
         reconstructed: `[N, C, H, W]` in 0..1.
         original: `[N, C, H, W]` in 0..1; the n-th reconstruction belongs to the n-th original.
 
+    Returns:
+        The scores `[N]` by name.
+
     >>> import torch
     >>> image = torch.full((1, 3, 32, 32), 0.5)
     >>> {name: round(score.item(), 3) for name, score in score_all(image, image).items()}

@@ -58,6 +58,9 @@ def judge(
         blind_ssim: SSIM of the victim's best blind guess.
         thresholds: The thresholds to apply.
 
+    Returns:
+        The level, the level by each score, and the reasons.
+
     Raises:
         DataError: A score is not finite, or only one of `rank` and `candidates` is given.
 

@@ -65,8 +65,14 @@ def make_model(
     known = [key for key in inspect.signature(factory).parameters if key not in ("classes", "input_shape")]
     for key in settings:
         checks.choice(f"setting of {name}", key, known)
-    model = factory(classes=classes, input_shape=input_shape, **settings)
+    # Declared as an object: a plug-in's factory may return anything.
+    model: object = factory(classes=classes, input_shape=input_shape, **settings)
     if not isinstance(model, nn.Module):
         kind = type(model).__name__
-        raise SettingError(field="model", value=name, problem=f"its factory returned a {kind}, not a module")
+        raise SettingError(
+            field="model",
+            value=name,
+            problem=f"its factory returned a {kind}, not a module",
+            expected="a factory of torch.nn.Module",
+        )
     return model

@@ -100,8 +100,12 @@ class RobustDataMemory(DefenseState):
         self._version += 1
 
     def _fits(self, values: Tensor) -> bool:
-        mine = self._values
-        return (mine.shape[1:], mine.dtype, mine.device) == (values.shape[1:], values.dtype, values.device)
+        stored = self._values
+        return (stored.shape[1:], stored.dtype, stored.device) == (
+            values.shape[1:],
+            values.dtype,
+            values.device,
+        )
 
     def _search(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Which ids are stored, and the slots of those that are."""

@@ -48,9 +48,9 @@ class Linearization:
         scale = self.probe / max_abs
         with torch.no_grad():
             same_function = self.recorded_gradient is self.gradient
-            here = self.value if same_function else self.gradient(self.point)
-            there = self.gradient(self.point + expand_like(scale, direction) * direction)
-            return (there - here) / scale[:, None]
+            at_point = self.value if same_function else self.gradient(self.point)
+            at_probe = self.gradient(self.point + expand_like(scale, direction) * direction)
+            return (at_probe - at_point) / scale[:, None]
 
 
 @dataclass(frozen=True)
