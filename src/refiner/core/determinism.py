@@ -50,9 +50,9 @@ def deterministic_algorithms(enabled: bool, device: torch.device) -> Iterator[No
         else:
             raise
         raise UnsupportedModelError(
-            f"deterministic = True: {reason}",
             field="deterministic",
             value=True,
+            problem=reason,
             expected="operations that have deterministic algorithms",
         ) from error
     finally:

@@ -84,7 +84,8 @@ def check_loss(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, labels
         raise
     except Exception as error:
         message = f"loss: expected {expected}, but it fails ({summarise_error(error)})"
-        raise DataError(message, field="loss", expected=expected) from error
+        kind = type(error).__name__
+        raise DataError(message, field="loss", value=f"a {kind}", expected=expected) from error
     if not isinstance(value, Tensor) or value.numel() != 1 or value.ndim:
         message = f"loss: expected {expected}; is its reduction 'mean'?"
         raise DataError(message, field="loss", value=value, expected=expected)

@@ -168,9 +168,9 @@ class Update:
 
 def _load_error(path: str | os.PathLike[str], problem: str) -> DataError:
     return DataError(
-        f"update = {str(path)!r}: {problem}",
         field="update",
         value=str(path),
+        problem=problem,
         expected="a file written by Update.save",
     )
 
