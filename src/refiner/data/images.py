@@ -116,7 +116,7 @@ def read_folder(folder: Path, size: int | None = None) -> tuple[Tensor, list[Pat
                 f"{folder / file}: {image.shape[2]}×{image.shape[1]} pixels, expected {width}×{height} "
                 f"as in {readable[0].name}; set size to make them equal",
                 field="size",
-                value=f"{image.shape[2]}×{image.shape[1]}",
+                value=None,  # size was not given
                 expected=f"{width}×{height}",
             )
         images[len(readable)] = image

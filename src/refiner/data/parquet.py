@@ -80,7 +80,7 @@ def read_parquet(
         raise DataError(
             f"{files[0].parent}: images of several sizes; set size to make them equal",
             field="size",
-            value=sorted(f"{shape[2]}×{shape[1]}" for shape in shapes),
+            value=None,  # size was not given
             expected="images of one size",
         )
     return np.concatenate(blocks), np.concatenate(labels), class_names

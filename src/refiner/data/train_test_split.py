@@ -86,7 +86,7 @@ def _match_classes(test: ImageDataset, train: ImageDataset) -> ImageDataset:
             f"{title} has images of {test_size} pixels, expected {train_size} {reference}; "
             "set size to make them equal",
             field="size",
-            value=test_size,
+            value=None,  # size was not given
             expected=train_size,
         )
     if test.class_names and train.class_names:

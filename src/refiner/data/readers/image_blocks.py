@@ -60,7 +60,7 @@ def stack_in_blocks(names: Iterable[str], read: Callable[[str], ImageBlock]) -> 
                 f"{name}: {width}×{height} pixels, expected {first_width}×{first_height} "
                 f"as in {first[0]}; set size to make them equal",
                 field="size",
-                value=f"{width}×{height}",
+                value=None,  # size was not given
                 expected=f"{first_width}×{first_height}",
             )
         images.append(image)
