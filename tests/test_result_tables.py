@@ -121,6 +121,15 @@ def test_a_row_without_a_command_is_an_error(tool: ModuleType, copy: Path) -> No
 
 def test_a_value_without_a_row_is_an_error(tool: ModuleType, copy: Path) -> None:
     page = copy / "docs" / "results" / "cost.md"
-    page.write_text(page.read_text() + '<!-- value: cost {model = "vgg"} {refiner_ms:.1f} -->1<!-- end -->\n')
+    page.write_text(
+        page.read_text() + 'ViT: <!-- value: cost {model = "vgg"} {refiner_ms:.1f} -->1<!-- end -->\n'
+    )
     with pytest.raises(tool.ResultError, match=r"no row of cost\.jsonl"):
+        tool.run(copy, check=True)
+
+
+def test_a_value_at_the_start_of_a_line_is_an_error(tool: ModuleType, copy: Path) -> None:
+    page = copy / "README.md"
+    page.write_text(page.read_text().replace(" <!-- value:", "\n<!-- value:", 1))
+    with pytest.raises(tool.ResultError, match=r"README.md: <!-- value: .* starts a line"):
         tool.run(copy, check=True)

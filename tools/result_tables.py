@@ -231,6 +231,8 @@ def rewrite(text: str, tables: Mapping[str, Any], results: Results, page: Path, 
         return match[1] + render(match[2], tables[match[2]], results, page, folder) + match[3]
 
     def value(match: re.Match[str]) -> str:
+        if not match.string[: match.start()].rpartition("\n")[2].strip():
+            raise ResultError(f"{page.name}: {match[1]} starts a line, where Markdown takes it for a block")
         try:
             where = tomllib.loads(f"where = {match[3]}")["where"]
         except tomllib.TOMLDecodeError as error:
