@@ -32,11 +32,11 @@ pytestmark = pytest.mark.flower
 
 SETTINGS = FederatedSettings(rounds=2, clients=3, batch=8, lr=0.1, seed=7)
 AGGREGATION = "secure:threshold=2,minimum=2"
-# Seconds of a step; a killed node costs one.
-DEADLINE = 30.0
+# Seconds of a step; below 60, after which Flower itself reports a killed node.
+DEADLINE = 50.0
 
 
-def wait_until(condition: Callable[[], bool], timeout: float = 180) -> None:
+def wait_until(condition: Callable[[], bool], timeout: float = 300) -> None:
     end = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < end, f"not true within {timeout} s"
@@ -117,7 +117,7 @@ def test_killed_clients_do_not_change_the_sum_and_no_update_is_sent_unmasked(
     follow_run(deployment, run, CheckpointConfig(out))
     sent_masked = bytes(relay.sent)
     first, second = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
-    assert (first["asked"], first["used"], [*first["rejected"].values()]) == (3, 2, ["no reply within 30 s"])
+    assert (first["asked"], first["used"], [*first["rejected"].values()]) == (3, 2, ["no reply within 50 s"])
     assert (second["asked"], second["used"], len(second["rejected"])) == (3, 3, 1)
 
     torch.manual_seed(derive_seed(SETTINGS.seed or 0, "model"))
