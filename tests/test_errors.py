@@ -46,7 +46,8 @@ def test_a_module_is_described_by_its_class() -> None:
 
 
 def test_a_long_value_is_cut() -> None:
-    assert len(str(SettingError(field="word", value="a" * 1000, expected="a short word"))) < 130
+    assert len(str(SettingError(field="path", value="a" * 1000, expected="a folder"))) < 330
+    assert len(str(SettingError(field="sizes", value=list(range(1000)), expected="one size"))) < 110
 
 
 def test_a_threat_model_error_names_the_missing_grants_and_survives_pickling() -> None:

@@ -47,8 +47,8 @@ class RefinerError(Exception):
         >>> SettingError(field="alpha", value=2, expected="0 or 1").describe("--alpha")
         '--alpha = 2: expected 0 or 1'
         """
-        # A path or a name is shown whole, so that it can be found.
-        limit = 1000 if isinstance(self.value, str) else 80
+        # A longer limit for paths and names, so that they can be found.
+        limit = 300 if isinstance(self.value, str) else 80
         return f"{field} = {show(self.value, limit)}: {self.problem}"
 
 
