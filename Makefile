@@ -1,7 +1,7 @@
 # Each target sets up what it needs:
 # make demo         audit six defences on bundled images; report in out/demo
 # make test         lint, import contracts, types and tests
-# make docs         the documentation site, in out/docs; a broken link is an error
+# make docs         run the code of the documentation and build its site, in out/docs
 # make test-flower  the tests that start a SuperLink and SuperNodes on loopback; minutes
 # make test-wheel   build the wheel, install it into an empty environment, run an audit with it
 # make test-kernels the Triton kernels without a GPU, in Triton's interpreter
@@ -25,6 +25,7 @@ test: lint
 
 docs: $(READY)
 	$(BIN)/python tools/result_tables.py --check
+	$(BIN)/pytest -n $(WORKERS) -q -m documentation tests/test_documentation.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "open out/docs/index.html"
 

@@ -30,6 +30,7 @@ def named(pages: list[Path]) -> list[object]:
     return [pytest.param(page, id=str(page.relative_to(ROOT))) for page in pages]
 
 
+@pytest.mark.documentation
 @pytest.mark.parametrize("page", named([page for page in PAGES if blocks(page, "python")]))
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
