@@ -17,6 +17,7 @@ from refiner.attacks.matching_attack import MatchingAttack
 from refiner.attacks.observation import Observation
 from refiner.attacks.parametrisation import Latent, Parametrisation, Pixels
 from refiner.attacks.priors import Guess, Prior, TotalVariation
+from refiner.attacks.simulation import SimulatedUploads, Simulator
 from refiner.attacks.sweep import Sweep, tunable
 from refiner.attacks.threat_model import Capability, ThreatModel
 from refiner.registry import Registry, check_settings_class, make_by_name
@@ -57,6 +58,8 @@ __all__ = [
     "Prior",
     "Reconstruction",
     "RunOptions",
+    "SimulatedUploads",
+    "Simulator",
     "Sweep",
     "ThreatModel",
     "TotalVariation",

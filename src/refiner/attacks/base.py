@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from refiner import checks
 from refiner.attacks.observation import Observation, check_same_victims
+from refiner.attacks.simulation import Simulator
 from refiner.attacks.threat_model import Capability, ThreatModel
 from refiner.core.determinism import deterministic_algorithms
 from refiner.core.task import Task
@@ -60,6 +61,8 @@ class RunOptions:
         resume: The file that holds the state of the run, or None.
         on_progress: Called from time to time with the victim-iterations done and their total.
         deterministic: Whether a GPU also gives the same bits every time, at some cost in speed.
+        simulator: Public images, and the defence as the attacker runs it on them. Never None in the run of an
+            attack that needs `public` or `defense`.
     """
 
     seed: int = 0
@@ -67,12 +70,15 @@ class RunOptions:
     resume: Path | None = None
     on_progress: Progress = lambda done, total: None
     deterministic: bool = False
+    simulator: Simulator | None = None
 
     def __post_init__(self) -> None:
         checks.integer("seed", self.seed, 0)
         checks.flag("deterministic", self.deterministic)
         if self.chunk is not None:
             checks.integer("chunk", self.chunk, 1)
+        if self.simulator is not None and not isinstance(self.simulator, Simulator):
+            raise checks.wrong("simulator", self.simulator, "a Simulator or None")
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,8 @@ class Attack(ABC):
     - sets the class attributes `name` (the name in tables and on the command line), `reference` (its paper:
       authors, title, venue, year) and, if it uses more than the upload and the model, `needs`;
     - overrides `run`, which does the work: `reconstruct` calls it with checked arguments;
+    - sets `min_public_images` if it learns from simulated uploads: it needs "public" and "defense", and finds
+      both in `options.simulator`;
     - overrides, where the defaults are wrong, `check` (tasks that the attack can't be run on), `needs_for`
       (capabilities that depend on the task) and `networks` (networks whose weights affect the result).
 
@@ -95,6 +103,8 @@ class Attack(ABC):
     name: ClassVar[str]
     reference: ClassVar[str] = ""
     needs: ClassVar[frozenset[Capability]] = frozenset()
+    min_public_images: ClassVar[int] = 1
+    """The fewest public images that an attack which needs them can learn from."""
 
     def reconstruct(
         self,
@@ -106,6 +116,7 @@ class Attack(ABC):
         resume: str | os.PathLike[str] | None = None,
         on_progress: Progress = lambda done, total: None,
         deterministic: bool = False,
+        simulator: Simulator | None = None,
     ) -> Reconstruction:
         """Reconstruct every victim's batch from one upload of it, or from several.
 
@@ -118,13 +129,16 @@ class Attack(ABC):
             resume: A file for the state of the run. A call with the same arguments continues from it.
             on_progress: Called from time to time with the victim-iterations done and their total.
             deterministic: Whether a GPU also gives the same bits every time, at some cost in speed.
+            simulator: Public images and the defence, for an attack that learns what uploads reveal.
 
         Returns:
             The reconstructed inputs and labels, with the value of the attack's objective for each victim.
 
         Raises:
-            ThreatModelError: The attack needs, or the observation contains, what `threat` does not grant.
-            DataError: The observations are not of the same victims, or `resume` is the state of another run.
+            ThreatModelError: The attack needs, or the observation or the simulator contains, what `threat`
+                does not grant.
+            DataError: The observations are not of the same victims, `resume` is the state of another run, or
+                the simulator is missing or does not fit the task.
 
         >>> import torch
         >>> from refiner import LeNet, NoDefense
@@ -135,7 +149,7 @@ class Attack(ABC):
         >>> InvertingGradients(iterations=2).reconstruct(observation).x.shape
         torch.Size([3, 1, 3, 32, 32])
         """
-        options = RunOptions(seed, chunk, resume_path(resume), on_progress, deterministic)
+        options = RunOptions(seed, chunk, resume_path(resume), on_progress, deterministic, simulator)
         uploads = [observations] if isinstance(observations, Observation) else observations
         if not isinstance(uploads, Sequence) or not all(isinstance(o, Observation) for o in uploads):
             raise DataError(
@@ -149,6 +163,7 @@ class Attack(ABC):
         check_same_victims(uploads)
         granted = threat or ThreatModel()
         granted.check(self.needs_for(uploads[0].task), self.name)
+        self._check_simulator(uploads[0].task, granted, simulator)
         if not granted.labels and any(o.labels is not None for o in uploads):
             raise ThreatModelError(
                 "the observation contains labels, which this threat model does not grant",
@@ -167,6 +182,33 @@ class Attack(ABC):
             problem = f"its run returned a {type(reconstruction).__name__}, not a Reconstruction"
             raise DataError(field="attack", value=self.name, problem=problem)
         return reconstruction
+
+    def _check_simulator(self, task: Task, granted: ThreatModel, simulator: Simulator | None) -> None:
+        if simulator is None:
+            if self.learns_from_public_images(task):
+                raise DataError(
+                    field="simulator",
+                    value=None,
+                    expected=f"a Simulator: {self.name} learns from public images and the defence",
+                )
+            return
+        if missing := [name for name in ("public", "defense") if not getattr(granted, name)]:
+            raise ThreatModelError(
+                f"the simulator contains {' and '.join(missing)}, which this threat model does not grant",
+                missing=missing,
+            )
+        simulator.check(task, self.min_public_images, self.name)
+
+    def learns_from_public_images(self, task: Task) -> bool:
+        """Return whether the attack needs a simulator for `task`: "public" or "defense" is among its needs.
+
+        Args:
+            task: The model and its loss.
+
+        Returns:
+            Whether `reconstruct` must be given a `Simulator`.
+        """
+        return not self.needs_for(task).isdisjoint({"public", "defense"})
 
     def settings(self) -> dict[str, object]:
         """Return the settings by name."""

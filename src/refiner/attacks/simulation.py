@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from refiner import checks
+from refiner.core.task import Task
 from refiner.errors import DataError
 
 
@@ -32,7 +34,7 @@ class Simulator:
         images: Public images `[N, *input]` like the victims', none of them a victim.
         labels: Their labels `[N]`.
         protect: Returns the uploads of clients with batches `x [V, B, *input]` and labels `[V, B]`, with
-            noise from the seed.
+            noise from the seed, an integer ≥ 0; on the model's device, whatever device `x` is on.
 
     Raises:
         DataError: Images and labels do not fit each other.
@@ -62,3 +64,56 @@ class Simulator:
                 value=list(self.labels.shape) if isinstance(self.labels, Tensor) else self.labels,
                 expected=f"[{len(self.images)}], one label for every public image",
             )
+
+    def check(self, task: Task, least: int = 1, attack: str = "the attack") -> None:
+        """Raise unless the public images can be protected with `task` and are enough for an attack.
+
+        Args:
+            task: The model and its loss.
+            least: The fewest images that the attack can learn from.
+            attack: The attack's name, for the message.
+
+        Raises:
+            DataError: Images of another shape, with NaN, or too few; labels that are no classes of the task.
+        """
+        check_public_images(task, self.images, self.labels, least, attack)
+
+
+def check_public_images(task: Task, images: Tensor, labels: Tensor, least: int, attack: str) -> None:
+    """Raise unless an attack on `task` can learn from labelled public images.
+
+    Args:
+        task: The model and its loss.
+        images: `[N, *input]`.
+        labels: `[N]`.
+        least: The fewest images that the attack can learn from.
+        attack: The attack's name, for the message.
+
+    Raises:
+        DataError: Images of another shape, with NaN, or too few; labels that are no classes of the task.
+
+    >>> task = Task(torch.nn.Linear(4, 3), example=torch.rand(1, 4))
+    >>> check_public_images(task, torch.rand(5, 4), torch.tensor([0, 1, 2, 2, 3]), 1, "linear")
+    Traceback (most recent call last):
+    refiner.errors.DataError: public labels = 3: expected integers in [0, 2], the classes of the model
+    """
+    if tuple(images.shape[1:]) != tuple(task.input_shape):
+        raise DataError(
+            field="public images",
+            value=list(images.shape[1:]),
+            expected=f"images of shape {list(task.input_shape)}, the model's input",
+        )
+    if not images.is_floating_point() or not bool(images.isfinite().all()):
+        raise DataError(field="public images", value=images, expected="finite floats")
+    if len(images) < least:
+        raise DataError(
+            field="public_images",
+            value=len(images),
+            expected=f"at least {least} public images, which {attack} needs to learn from",
+        )
+    expected = f"integers in [0, {task.classes - 1}], the classes of the model"
+    if labels.dtype != torch.long:
+        raise DataError(field="public labels", value=labels, expected=expected)
+    low, high = (int(value) for value in labels.aminmax())
+    if low < 0 or high >= task.classes:
+        raise DataError(field="public labels", value=low if low < 0 else high, expected=expected)

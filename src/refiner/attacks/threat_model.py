@@ -7,7 +7,7 @@ from typing import Literal
 from refiner import checks
 from refiner.errors import ThreatModelError
 
-Capability = Literal["labels", "statistics", "generator"]
+Capability = Literal["labels", "statistics", "generator", "public", "defense"]
 """One thing that a threat model can grant: the name of a field of `ThreatModel`."""
 
 
@@ -19,6 +19,9 @@ class ThreatModel:
         labels: The victims' labels. Without them an attack infers them from the last layer's gradient.
         statistics: The batch-norm statistics of the model over data like the victims'.
         generator: A generator trained on public images like the victims'.
+        public: Labelled public images like the victims'. Granted by default: a careful attacker has them.
+        defense: The defence and its settings, but no client's secret. Granted by default: a method must
+            protect those who say which one they use (Kerckhoffs's principle).
 
     >>> ThreatModel().check({"generator"}, "ggl")
     Traceback (most recent call last):
@@ -28,6 +31,8 @@ class ThreatModel:
     labels: bool = False
     statistics: bool = False
     generator: bool = False
+    public: bool = True
+    defense: bool = True
 
     def __post_init__(self) -> None:
         for capability in fields(self):
