@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from refiner import checks
 from refiner._version import __version__
 from refiner.attacks import Attack, ThreatModel, make_attack
+from refiner.audit.attacker_images import AttackerImages, choose_attacker_images
 from refiner.audit.public_images import choose_public_images
 from refiner.audit.scoring import Scorer
+from refiner.audit.seeds import SEED_OFFSET, SIMULATION, VICTIMS
 from refiner.audit.serialization import to_json_value
 from refiner.audit.tuning import Tuning
 from refiner.audit.victim_shapes import with_batch_axis
@@ -25,9 +27,6 @@ from refiner.errors import DataError
 from refiner.evaluation import EvaluationNetwork
 from refiner.metrics import Thresholds
 from refiner.metrics.perceptual import PerceptualNetwork
-
-# Added to the seed for the defence, since the attack must not draw the same random numbers as the client.
-SEED_OFFSET = 2**32
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +58,8 @@ class Plan:
     """Whether a GPU, too, must give bit-identical results every time."""
     tuning: Tuning | None = None
     """What the attack is tuned on first; None leaves its settings as they are."""
+    attacker_images: AttackerImages | None = None
+    """What the attack learns from; None for an attack that learns from no public images."""
     settings: Mapping[str, object] = field(init=False)
     """Everything that the result depends on, as JSON values; images and weights by their checksum."""
 
@@ -77,6 +78,7 @@ class Plan:
         metrics: Collection[str] | None = None,
         threat: ThreatModel | None = None,
         public: Tensor | None = None,
+        pool: tuple[Tensor, Tensor] | None = None,
         names: Sequence[str] | None = None,
         thresholds: Thresholds | None = None,
         seed: int = 0,
@@ -94,6 +96,7 @@ class Plan:
             metrics: Optional metrics; None for all that can be computed.
             threat: What the attacker is given besides the upload and the model.
             public: Images of the same kind that are not victims.
+            pool: Labelled public images that an attack may learn from.
             names: A name for every image.
             thresholds: When an image counts as exposed.
             seed: Seed of everything random.
@@ -131,6 +134,8 @@ class Plan:
         defense_name = short_name(defense) if isinstance(defense, str) else defender.name
         image_names = _image_names(names, *y.shape)
         tuning = None if tune is None else tune.checked(task, original, y.shape[1], attacker)
+        learns = attacker.learns_from_public_images(task)
+        images = choose_attacker_images(task, original, attacker, pool) if learns else None
         return cls(
             task,
             x,
@@ -144,6 +149,7 @@ class Plan:
             seed,
             deterministic,
             tuning,
+            images,
         )
 
     @property
@@ -204,11 +210,12 @@ def _settings(plan: Plan) -> dict[str, object]:
             "name": plan.defense_name,
             "proven": plan.defense.has_guarantee,
             "guarantee": plan.defense.guarantee(),
-            "seed": plan.seed + SEED_OFFSET,
+            "seed": plan.seed + VICTIMS,
             **to_json_value(plan.defense.settings()),
         },
         "attack": {"name": plan.attack.name, "seed": plan.seed, **to_json_value(plan.attack.settings())},
         **({} if plan.tuning is None else {"tuning": _tuning_settings(plan.tuning, plan.attack)}),
+        **({} if plan.attacker_images is None else {"attacker images": _attacker_settings(plan)}),
         "threat": asdict(plan.threat),
         "model": {
             "name": type(task.model).__name__,
@@ -246,6 +253,12 @@ def _settings(plan: Plan) -> dict[str, object]:
             "python": platform.python_version(),
         },
     }
+
+
+def _attacker_settings(plan: Plan) -> dict[str, object]:
+    images = plan.attacker_images
+    assert images is not None
+    return {"source": images.source, "sha256": _digest([images.images, images.labels]), "seed": SIMULATION}
 
 
 def _tuning_settings(tuning: Tuning, attack: Attack) -> dict[str, object]:

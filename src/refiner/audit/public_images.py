@@ -73,6 +73,15 @@ def without_victims(images: Tensor, victims: Tensor) -> Tensor:
     >>> without_victims(torch.tensor([[0.0], [1.0]]), torch.tensor([[1.0]]))
     tensor([[0.]])
     """
+    return images[are_others(images, victims)]
+
+
+def are_others(images: Tensor, victims: Tensor) -> Tensor:
+    """Return a mask `[N]` of those of `images [N, …]` that are not among `victims`, of the same dtype.
+
+    >>> are_others(torch.tensor([[0.0], [1.0]]), torch.tensor([[1.0]]))
+    tensor([ True, False])
+    """
     victim_bytes = {victim.tobytes() for victim in victims.cpu().numpy()}
     is_other = [image.tobytes() not in victim_bytes for image in images.cpu().numpy()]
-    return images[torch.tensor(is_other, device=images.device)]
+    return torch.tensor(is_other, device=images.device)

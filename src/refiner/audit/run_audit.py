@@ -13,11 +13,12 @@ from torch import Tensor
 from refiner.attacks import Attack, Sweep, ThreatModel
 from refiner.attacks.base import resume_path
 from refiner.attacks.matching_attack import MatchingAttack
-from refiner.audit.plan import SEED_OFFSET, Plan
+from refiner.audit.plan import Plan
 from refiner.audit.result import AuditResult, Seconds, TuningResult
 from refiner.audit.scoring import label_recovery
+from refiner.audit.seeds import TUNING, VICTIMS
 from refiner.audit.tuning import Tuning
-from refiner.audit.uploads import uploads
+from refiner.audit.uploads import simulator, uploads
 from refiner.core.determinism import deterministic_algorithms
 from refiner.core.task import Task
 from refiner.defenses import Defense
@@ -38,6 +39,7 @@ def audit(
     metrics: Collection[str] | None = None,
     threat: ThreatModel | None = None,
     public: Tensor | None = None,
+    pool: tuple[Tensor, Tensor] | None = None,
     names: Sequence[str] | None = None,
     thresholds: Thresholds | None = None,
     seed: int = 0,
@@ -62,6 +64,9 @@ def audit(
         public: Images `[N, C, H, W]` of the same kind that are not victims. The blind guess uses their
             mean, and the attacker seeks the original among them. Without them the bundled sample is used
             where it fits.
+        pool: Labelled public images `[N, C, H, W]` in 0..1 and `[N]` that an attack may learn from, with the
+            defence at hand; victims among them are removed. Without them the bundled public images are
+            used where they fit. For attacks that learn from no images it has no effect.
         names: A name for every image; numbered by default.
         thresholds: When an image counts as exposed; those of the paper by default.
         seed: Seed of everything random in this audit, including the defence's noise. An audit is an
@@ -104,6 +109,7 @@ def audit(
         metrics=metrics,
         threat=threat,
         public=public,
+        pool=pool,
         names=names,
         thresholds=thresholds,
         seed=seed,
@@ -137,7 +143,7 @@ def _run_stages(plan: Plan, chunk: int | None, resume: Path | None, on_progress:
         plan.x,
         plan.y,
         labels=plan.threat.labels,
-        seed=plan.seed + SEED_OFFSET,
+        seed=plan.seed + VICTIMS,
         chunk=chunk,
         on_progress=lambda done, total: on_progress("defence", done, total),
     )
@@ -151,6 +157,7 @@ def _run_stages(plan: Plan, chunk: int | None, resume: Path | None, on_progress:
         resume=resume,
         on_progress=lambda done, total: on_progress("attack", done, total),
         deterministic=plan.deterministic,
+        simulator=simulator(plan.task, plan.defense, plan.attacker_images),
     )
     attacked_at = time.perf_counter()
     on_progress("metrics", 0, 1)
@@ -205,8 +212,7 @@ def _tune(
     """Return the settings that reconstruct the tuning images best; all combinations are tried in one run."""
     assert isinstance(plan.attack, MatchingAttack)
     grid = tuning.grid(plan.attack)
-    # A seed that is used neither for the victims' noise nor for the attack.
-    seed = plan.seed + 2 * SEED_OFFSET
+    seed = plan.seed + TUNING
     x, y = tuning.x, tuning.y
     _, observation = uploads(plan.task, plan.defense, x, y, labels=plan.threat.labels, seed=seed, chunk=chunk)
     reconstruction = Sweep(plan.attack, grid).reconstruct(

@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.attacks import Observation
+from refiner.attacks import Observation, SimulatedUploads, Simulator
+from refiner.audit.attacker_images import AttackerImages
+from refiner.audit.seeds import SIMULATION
 from refiner.core.task import Task
 from refiner.defenses import Defense
 
@@ -58,3 +60,35 @@ def uploads(
     gradient = torch.cat([observation.gradient for observation in observations])
     observation = replace(observations[0], gradient=gradient, labels=y if labels else None)
     return (torch.cat(robust) if robust else None), observation
+
+
+def simulator(task: Task, defense: Defense, images: AttackerImages | None) -> Simulator | None:
+    """Return the defence as an attacker runs it on public images; None if there are no images.
+
+    All noise comes from seeds, also that of a defence that has a client's secret: the attacker never has it.
+    The seeds are those of no victim, whichever the attack chooses.
+
+    Args:
+        task: The model and its loss.
+        defense: The victims' defence.
+        images: The attacker's images.
+
+    >>> from refiner.defenses import NoDefense
+    >>> from refiner.models import LeNet
+    >>> images = AttackerImages(torch.rand(4, 3, 32, 32), torch.arange(4), "random")
+    >>> task = Task(LeNet(), example=images.images)
+    >>> simulate = simulator(task, NoDefense(), images)
+    >>> simulate.protect(simulate.images[:2, None], simulate.labels[:2, None], 0).gradients[0].shape
+    torch.Size([2, 15826])
+    """
+    if images is None:
+        return None
+
+    def protect(x: Tensor, y: Tensor, seed: int) -> SimulatedUploads:
+        device = next(iter(task.parameters().values())).device
+        own_seed = SIMULATION + checks.integer("seed", seed, 0)
+        x, y = x.to(device), y.to(device)
+        robust, observation = uploads(task, defense, x, y, labels=False, seed=own_seed)
+        return SimulatedUploads([observation.gradient], robust)
+
+    return Simulator(images.images, images.labels, protect)

@@ -10,7 +10,7 @@ from refiner.data.images import load_image, read_folder, read_images
 from refiner.data.load import available_splits, load_data, verify_data
 from refiner.data.partition import dirichlet, iid, label_counts, make_partition
 from refiner.data.partition_plot import write_label_plot
-from refiner.data.sample import Sample, load_sample
+from refiner.data.sample import Sample, load_public_sample, load_sample
 from refiner.data.train_test_split import hold_out, load_train_and_test
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "label_counts",
     "load_data",
     "load_image",
+    "load_public_sample",
     "load_sample",
     "load_train_and_test",
     "make_partition",

@@ -1,0 +1,90 @@
+"""Labelled public images that an attacker learns from, none of them a victim."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from refiner.attacks import Attack
+from refiner.attacks.simulation import check_public_images
+from refiner.audit.public_images import are_others
+from refiner.core.task import Task
+from refiner.data import load_public_sample
+from refiner.errors import DataError
+
+
+class AttackerImages(NamedTuple):
+    """Labelled public images, and where they come from."""
+
+    images: Tensor
+    """`[N, *input]`"""
+    labels: Tensor
+    """`[N]`"""
+    source: str
+
+
+def choose_attacker_images(
+    task: Task, original: Tensor, attack: Attack, pool: tuple[Tensor, Tensor] | None = None
+) -> AttackerImages:
+    """Return `pool`, or else the bundled public images, without the victims.
+
+    Args:
+        task: The model and its loss.
+        original: The victims' images `[N, C, H, W]`.
+        attack: The attack that learns from the images.
+        pool: Labelled public images: `[N, C, H, W]` and `[N]`.
+
+    Returns:
+        The images, in the dtype of the victims' and where the pool was: a large pool may stay on the CPU.
+
+    Raises:
+        DataError: There are no images that fit the task, too few, or nothing but victims.
+
+    >>> from refiner import LeNet, load_sample
+    >>> from refiner.attacks import LinearReconstruction
+    >>> victims = load_sample().images[:2]
+    >>> task = Task(LeNet(), example=victims)
+    >>> choose_attacker_images(task, victims, LinearReconstruction()).source
+    '3000 bundled public images'
+    """
+    if pool is None:
+        sample = load_public_sample()
+        if sample.images.shape[1:] != original.shape[1:] or task.classes < len(sample.class_names):
+            raise DataError(
+                field="pool",
+                value=None,
+                expected=f"labelled public images like the victims', from which {attack.name} learns",
+            )
+        images, labels, origin = sample.images, sample.labels, "bundled public images"
+    else:
+        images, labels = _checked_pool(pool)
+        origin = "images as given"
+    # One message for a wrong shape comes before the comparison with the victims, which needs the same shape.
+    check_public_images(task, images, labels, 1, attack.name)
+    images = images.to(original.dtype)
+    is_other = are_others(images, original)
+    images, labels = images[is_other], labels[is_other]
+    if not len(images):
+        raise DataError(
+            "pool: contains only victims, expected other images", field="pool", expected="other images"
+        )
+    check_public_images(task, images, labels, attack.min_public_images, attack.name)
+    return AttackerImages(images, labels, f"{len(images)} {origin}")
+
+
+def _checked_pool(pool: object) -> tuple[Tensor, Tensor]:
+    """Return images and labels of a pool that fit each other."""
+    if not isinstance(pool, tuple) or len(pool) != 2 or not all(isinstance(t, Tensor) for t in pool):
+        raise DataError(
+            field="pool", value=type(pool).__name__, expected="a pair of tensors: images and labels"
+        )
+    images, labels = pool
+    if images.ndim < 2 or not len(images) or labels.shape != images.shape[:1]:
+        raise DataError(
+            field="pool",
+            value=[list(images.shape), list(labels.shape)],
+            expected="one or more images [N, *input] and a label for each, [N]",
+        )
+    if not images.is_floating_point() or not bool(((images >= 0) & (images <= 1)).all()):
+        raise DataError(field="pool", value=images, expected="images with values in 0..1")
+    return images, labels.to(torch.long) if not labels.is_floating_point() else labels
