@@ -10,7 +10,7 @@ SMALL: dict[str, dict[str, object]] = {"vit": {"width": 12, "depth": 1, "heads":
 
 
 def test_the_built_in_models() -> None:
-    assert list(MODELS) == ["lenet", "resnet10", "resnet18", "resnet34", "vit"]
+    assert list(MODELS) == ["lenet", "mlp", "resnet10", "resnet18", "resnet34", "vit"]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -19,7 +19,7 @@ def test_every_name_builds(name: str) -> None:
     assert model(torch.rand(2, 1, 8, 8)).shape == (2, 7)
 
 
-@pytest.mark.parametrize("name", ["lenet", "resnet10", "vit"])
+@pytest.mark.parametrize("name", ["lenet", "mlp", "resnet10", "vit"])
 def test_same_seed_same_weights(name: str) -> None:
     drawn = []
     for _ in range(2):
@@ -32,7 +32,7 @@ def test_same_seed_same_weights(name: str) -> None:
 def test_a_typo_lists_the_names(name: str) -> None:
     with pytest.raises(SettingError) as caught:
         make_model(name)
-    expected = "'lenet', 'resnet10', 'resnet18', 'resnet34', 'vit'"
+    expected = "'lenet', 'mlp', 'resnet10', 'resnet18', 'resnet34', 'vit'"
     assert str(caught.value) == f"model = {name!r}: expected one of {expected}"
 
 

@@ -4,6 +4,7 @@ To use one: `make_attack` or its class, then `Attack.reconstruct`. To write one:
 `MatchingAttack` for an attack that minimises a distance between gradients.
 """
 
+from refiner.attacks.analytic import AnalyticReconstruction
 from refiner.attacks.base import Attack, Reconstruction, RunOptions
 from refiner.attacks.distance import Distance
 from refiner.attacks.dlg import DLG
@@ -13,6 +14,7 @@ from refiner.attacks.gradinversion import GradInversion
 from refiner.attacks.idlg import IDLG
 from refiner.attacks.inverting import InvertingGradients
 from refiner.attacks.label_inference import infer_labels
+from refiner.attacks.linear import LinearReconstruction
 from refiner.attacks.matching_attack import MatchingAttack
 from refiner.attacks.observation import Observation
 from refiner.attacks.parametrisation import Latent, Parametrisation, Pixels
@@ -33,6 +35,8 @@ ATTACKS: Registry[Attack] = Registry(
         "gradinversion-paper": GradInversion.paper,
         "ggl": GGL,
         "ggl-paper": GGL.paper,
+        "linear": LinearReconstruction,
+        "analytic": AnalyticReconstruction,
     },
     check=check_settings_class(Attack),
 )
@@ -43,6 +47,7 @@ __all__ = [
     "DLG",
     "GGL",
     "IDLG",
+    "AnalyticReconstruction",
     "Attack",
     "Capability",
     "Distance",
@@ -51,6 +56,7 @@ __all__ = [
     "Guess",
     "InvertingGradients",
     "Latent",
+    "LinearReconstruction",
     "MatchingAttack",
     "Observation",
     "Parametrisation",

@@ -5,7 +5,6 @@ layer's input and δ the gradient of its output, so that gW / gb is h itself (Ph
 Geiping et al., NeurIPS 2020, Proposition 3.1). No label is needed.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -102,7 +101,6 @@ def layer_gradient(task: Task, gradient: Tensor, layer: LinearLayer) -> tuple[Te
     return named[layer.weight], named[layer.bias]
 
 
-@dataclass(frozen=True, eq=False)
 class Projection:
     """A seeded random map of uploads to fewer numbers: sums of entries in random groups with random signs.
 
@@ -120,19 +118,15 @@ class Projection:
     (torch.Size([2, 64]), True)
     """
 
-    inputs: int
-    outputs: int
-    seed: int
-
-    def __post_init__(self) -> None:
-        generator = torch.Generator().manual_seed(self.seed)
-        group = -(-self.inputs // self.outputs)
+    def __init__(self, inputs: int, outputs: int, seed: int) -> None:
+        self.inputs, self.outputs = inputs, outputs
+        generator = torch.Generator().manual_seed(seed)
+        group = -(-inputs // outputs)
         # Padded to whole groups by entries that are read as zero.
-        order = torch.randperm(group * self.outputs, generator=generator)
-        signs = torch.randint(2, (group * self.outputs,), generator=generator) * 2.0 - 1
-        signs[order >= self.inputs] = 0
-        object.__setattr__(self, "_order", order.clamp_max(self.inputs - 1))
-        object.__setattr__(self, "_signs", signs)
+        order = torch.randperm(group * outputs, generator=generator)
+        signs = torch.randint(2, (group * outputs,), generator=generator) * 2.0 - 1
+        signs[order >= inputs] = 0
+        self._order, self._signs = order.clamp_max(inputs - 1), signs
 
     @property
     def width(self) -> int:
@@ -147,8 +141,7 @@ class Projection:
         """
         if self.inputs <= self.outputs:
             return uploads
-        order: Tensor = self._order.to(uploads.device)  # type: ignore[attr-defined]
-        signs: Tensor = self._signs.to(uploads)  # type: ignore[attr-defined]
+        order, signs = self._order.to(uploads.device), self._signs.to(uploads)
         return (uploads[:, order] * signs).view(len(uploads), self.outputs, -1).sum(2)
 
 

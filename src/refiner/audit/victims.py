@@ -10,7 +10,7 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.audit.user_images import LabelledImages, read_user_images
-from refiner.data import DATASETS, available_splits, load_data, load_sample
+from refiner.data import DATASETS, available_splits, load_data, load_public_sample, load_sample
 from refiner.data.catalogue import ALIASES, find_dataset
 from refiner.errors import DataError
 
@@ -39,6 +39,9 @@ class Victims:
     tuning_x: Tensor | None = None
     """Batches on which an attack may be tuned; None unless `tuning_victims` was given."""
     tuning_y: Tensor | None = None
+    pool: tuple[Tensor, Tensor] | None = None
+    """Labelled images `[N, C, H, W]` and `[N]` that an attack may learn from; None unless `public_images` was
+    given and the source has some."""
 
 
 def load_victims(
@@ -50,6 +53,7 @@ def load_victims(
     size: int | None = None,
     seed: int = 0,
     tuning_victims: int = 0,
+    public_images: int = 0,
 ) -> Victims:
     """Return the first images of the bundled sample, of a dataset, or of your own images as victims.
 
@@ -64,6 +68,9 @@ def load_victims(
         seed: Seed of labels that are drawn at random.
         tuning_victims: Number of further clients on which an attack may be tuned: the next images of
             the source; of CIFAR-10 those from training image 41,000 on.
+        public_images: The most labelled images for an attack that learns: the bundled public images, training
+            images of the dataset (of CIFAR-10 those from 1,000 to 39,999), or else the last images of the
+            source that are neither victims nor tuned on.
 
     Returns:
         The victims, with up to 1,000 public images of the same source.
@@ -77,6 +84,7 @@ def load_victims(
     """
     count = checks.integer("victims", victims, 1) * checks.integer("batch", batch, 1)
     tuning_count = checks.integer("tuning_victims", tuning_victims, 0) * batch
+    checks.integer("public_images", public_images, 0)
     is_dataset = data in DATASETS or data in ALIASES
     if root is not None and not is_dataset:
         datasets = ", ".join(DATASETS)
@@ -91,9 +99,10 @@ def load_victims(
         sample = load_sample()
         names = [f"{sample.class_names[y]} {n}" for n, y in enumerate(sample.labels.tolist(), start=1)]
         source = LabelledImages(sample.images, sample.labels, names, len(sample.class_names), sample.source)
-        rest = None
+        others = load_public_sample() if public_images else sample
+        rest, pool = None, (others.images[:public_images], others.labels[:public_images])
     elif is_dataset:
-        source, rest = _from_dataset(data, root, count, tuning_count)
+        source, rest, pool = _from_dataset(data, root, count, tuning_count, public_images)
     else:
         dataset_names = [*DATASETS, *ALIASES]
         if not Path(data).exists() and (close := get_close_matches(data, dataset_names, 1)):
@@ -104,6 +113,7 @@ def load_victims(
             )
         source = read_user_images(Path(data), size, seed)
         rest = source.images[count : count + _PUBLIC_IMAGES]
+        pool = _last(source.images, source.labels, count + tuning_count, public_images)
     available = len(source.images)
     if available < count:
         raise DataError(
@@ -121,7 +131,16 @@ def load_victims(
     x, y = _batches(source, slice(0, count), batch)
     tuning = _batches(source, slice(count, count + tuning_count), batch) if tuning_count else (None, None)
     public = rest if rest is not None and len(rest) else None
-    return Victims(x, y, source.names[:count], public, source.classes, source.source, *tuning)
+    return Victims(
+        x,
+        y,
+        source.names[:count],
+        public,
+        source.classes,
+        source.source,
+        *tuning,
+        pool if len(pool[1]) else None,
+    )
 
 
 def _batches(source: LabelledImages, rows: slice, batch: int) -> tuple[Tensor, Tensor]:
@@ -129,14 +148,22 @@ def _batches(source: LabelledImages, rows: slice, batch: int) -> tuple[Tensor, T
     return images.view(-1, batch, *images.shape[1:]), labels.view(-1, batch)
 
 
+def _last(images: Tensor, labels: Tensor, used: int, count: int) -> tuple[Tensor, Tensor]:
+    """Return the last `count` images behind the first `used`, with their labels."""
+    first = max(used, len(images) - count)
+    return images[first:], labels[first:]
+
+
 def _from_dataset(
-    name: str, root: Path | None, count: int, tuning_count: int
-) -> tuple[LabelledImages, Tensor]:
-    """Return victims of a dataset followed by the images to tune on, and other images of it."""
+    name: str, root: Path | None, count: int, tuning_count: int, public_images: int
+) -> tuple[LabelledImages, Tensor, tuple[Tensor, Tensor]]:
+    """Return victims of a dataset followed by the images to tune on, other images, and those to learn from."""
     if name == "cifar10":
         train = load_data(name, "train", root=root)
         images, labels = train.images, train.labels
         rest = images[:_PUBLIC_IMAGES]
+        learned = slice(_PUBLIC_IMAGES, min(_PUBLIC_IMAGES + public_images, _FIRST_VICTIM))
+        pool = (images[learned], labels[learned])
         first_tuning = max(_FIRST_TUNING_IMAGE, _FIRST_VICTIM + count)
         ranges = [
             slice(_FIRST_VICTIM, _FIRST_VICTIM + count),
@@ -146,12 +173,19 @@ def _from_dataset(
     else:
         splits = available_splits(name, root)
         split = "test" if "test" in splits else splits[0]
-        data = load_data(name, split, root=root, limit=count + max(_PUBLIC_IMAGES, tuning_count))
+        has_others = split == "test" and "train" in splits
+        limit = count + max(_PUBLIC_IMAGES, tuning_count) + (0 if has_others else public_images)
+        data = load_data(name, split, root=root, limit=limit)
         images, labels = data.images, data.labels
         rest = images[count : count + _PUBLIC_IMAGES]
+        if has_others and public_images:
+            train = load_data(name, "train", root=root, limit=public_images)
+            pool = (train.images, train.labels)
+        else:
+            pool = _last(images, labels, count + tuning_count, public_images)
     names = [f"image {number}" for number in range(1, count + 1)]
     used = slice(0, count + tuning_count)
     source = LabelledImages(
         images[used].float() / 255, labels[used], names, find_dataset(name)[1].classes, name
     )
-    return source, rest.float() / 255
+    return source, rest.float() / 255, (pool[0].float() / 255, pool[1])

@@ -44,8 +44,12 @@ def message_with_options(
     """
     message = str(error)
     if isinstance(error, ThreatModelError) and "grant" in options:
-        grants = " ".join(f"{options['grant']} {name}" for name in error.missing)
-        return f"{error.reason}; add {grants} if the attacker has it"
+        denials = values.get("deny")
+        denied = denials if isinstance(denials, list) else []
+        add = [f"{options['grant']} {name}" for name in error.missing if name not in denied]
+        drop = [f"{options['deny']} {name}" for name in error.missing if name in denied]
+        remedies = [f"{verb} {' '.join(names)}" for verb, names in (("add", add), ("drop", drop)) if names]
+        return f"{error.reason}; {' and '.join(remedies)} if the attacker has it"
     field = error.field
     if (
         field is None

@@ -23,7 +23,7 @@ def refine(
         Path | None,
         typer.Option(help="An image, a folder of images or an .npz file; by default the bundled sample."),
     ] = None,
-    model: Annotated[str, typer.Option(help="lenet, resnet10, resnet18, resnet34 or vit.")] = "lenet",
+    model: Annotated[str, typer.Option(help="lenet, mlp, resnet10, resnet18, resnet34 or vit.")] = "lenet",
     limit: Annotated[int, typer.Option(help="Maximum number of images.", min=1)] = 200,
     iterations: Annotated[int, typer.Option(help="Refiner's iterations ι.")] = 10,
     size: Size = None,

@@ -8,12 +8,14 @@ from torch import nn
 from refiner import checks
 from refiner.errors import SettingError
 from refiner.models.lenet import LeNet
+from refiner.models.mlp import MLP
 from refiner.models.recalibration import recalibrate
 from refiner.models.resnet import ResNet, resnet10, resnet18, resnet34
 from refiner.models.vit import ViT
 from refiner.registry import Registry
 
 __all__ = [
+    "MLP",
     "MODELS",
     "LeNet",
     "ResNet",
@@ -35,7 +37,14 @@ def _check_factory(factory: Callable[..., nn.Module]) -> None:
 
 MODELS: Registry[nn.Module] = Registry(
     "refiner.models",
-    {"lenet": LeNet, "resnet10": resnet10, "resnet18": resnet18, "resnet34": resnet34, "vit": ViT},
+    {
+        "lenet": LeNet,
+        "mlp": MLP,
+        "resnet10": resnet10,
+        "resnet18": resnet18,
+        "resnet34": resnet34,
+        "vit": ViT,
+    },
     check=_check_factory,
 )
 """Every model by name, third-party ones included."""

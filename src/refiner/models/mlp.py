@@ -1,0 +1,63 @@
+"""A multilayer perceptron: the model whose gradient reveals a single sample exactly."""
+
+import math
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from refiner import checks
+from refiner.models.activations import make_activation
+from refiner.models.shape_checks import check_classes, check_images, check_input_shape
+
+
+class MLP(nn.Module):
+    """One hidden layer on the flattened image.
+
+    The first layer sees the image itself: of a batch of one sample its gradient is that image times a number
+    for every row (see the attack `analytic`).
+
+    Args:
+        classes: The number of classes, ≥ 2.
+        input_shape: The shape (channels, height, width) of one image, each side ≥ 8.
+        hidden: The width of the hidden layer.
+        activation: One of sigmoid, tanh, relu, elu, silu, gelu, softplus.
+
+    Raises:
+        SettingError: An argument is out of its range.
+
+    >>> model = MLP(hidden=64)
+    >>> sum(p.numel() for p in model.parameters())
+    197322
+    """
+
+    def __init__(
+        self,
+        classes: int = 10,
+        input_shape: Sequence[int] = (3, 32, 32),
+        *,
+        hidden: int = 256,
+        activation: str = "gelu",
+    ) -> None:
+        super().__init__()
+        self.classes = check_classes(classes)
+        self.input_shape = check_input_shape(input_shape)
+        checks.integer("hidden", hidden, 1)
+        self.body = nn.Linear(math.prod(self.input_shape), hidden)
+        self.activation = make_activation(activation)
+        self.head = nn.Linear(hidden, self.classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Class scores of a batch of images.
+
+        Args:
+            x: Images `[B, *input_shape]`.
+
+        Returns:
+            Logits `[B, classes]`.
+
+        Raises:
+            DataError: `x` has another shape.
+        """
+        check_images(x, self.input_shape)
+        logits: Tensor = self.head(self.activation(self.body(x.flatten(1))))
+        return logits
