@@ -2,7 +2,8 @@
 
 from refiner.audit.plan import Plan
 from refiner.audit.report import report_page, write_report
-from refiner.audit.result import AuditResult, Finding, Mean, Seconds, TuningResult
+from refiner.audit.result import AuditResult
+from refiner.audit.result_records import Control, Finding, FromRobust, Mean, Seconds, TuningResult
 from refiner.audit.result_folder import audit_all
 from refiner.audit.run_audit import audit
 from refiner.audit.tuning import Tuning
@@ -10,7 +11,9 @@ from refiner.audit.victims import Victims, load_victims
 
 __all__ = [
     "AuditResult",
+    "Control",
     "Finding",
+    "FromRobust",
     "Mean",
     "Plan",
     "Seconds",

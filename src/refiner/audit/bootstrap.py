@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from refiner.audit.result import Mean
+from refiner.audit.result_records import Mean
 
 RESAMPLES = 2000
 

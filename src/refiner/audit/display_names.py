@@ -80,3 +80,12 @@ def _changed_settings(
     ]
     changed += [f"tuned: {settings_text(chosen)}"] if chosen else []
     return f" ({', '.join(changed)})" if changed else ""
+
+
+def enumeration(names: Sequence[str]) -> str:
+    """Return names as text.
+
+    >>> enumeration(["a"]), enumeration(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

@@ -4,7 +4,7 @@ import hashlib
 import json
 import platform
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from refiner.audit.tuning import Tuning
 from refiner.audit.victim_shapes import with_batch_axis
 from refiner.core.determinism import deterministic_algorithms
 from refiner.core.task import Task
-from refiner.defenses import Defense, make_defense, short_name
+from refiner.defenses import Defense, NoDefense, make_defense, short_name
 from refiner.errors import DataError
 from refiner.evaluation import EvaluationNetwork
 from refiner.metrics import Thresholds
@@ -98,7 +98,7 @@ class Plan:
             public: Images of the same kind that are not victims.
             pool: Labelled public images that an attack may learn from.
             names: A name for every image.
-            thresholds: When an image counts as exposed.
+            thresholds: When an image counts as visible or identifiable.
             seed: Seed of everything random.
             deterministic: Whether a GPU, too, must give bit-identical results.
             tune: Images on which the attack is tuned first.
@@ -151,6 +151,12 @@ class Plan:
             tuning,
             images,
         )
+
+    def control(self) -> "Plan":
+        """Return the same attack on the same victims without a defence; the plan itself if it has none."""
+        if isinstance(self.defense, NoDefense):
+            return self
+        return replace(self, defense_name=NoDefense.name, defense=NoDefense())
 
     @property
     def stem(self) -> str:
@@ -210,6 +216,7 @@ def _settings(plan: Plan) -> dict[str, object]:
             "name": plan.defense_name,
             "proven": plan.defense.has_guarantee,
             "guarantee": plan.defense.guarantee(),
+            "noise ratio applies": plan.defense.noise_ratio_applies,
             "seed": plan.seed + VICTIMS,
             **to_json_value(plan.defense.settings()),
         },

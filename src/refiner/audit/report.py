@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from refiner.audit.display_names import pair_names, shared_settings
-from refiner.audit.report_table import COLUMNS, column_definitions, table_note, table_rows
-from refiner.audit.result import AuditResult, Finding
-from refiner.audit.summary import attack_works, exposed_by, summary, verdict_note
+from refiner.audit.report_table import column_definitions, columns, table_note, table_rows
+from refiner.audit.result import AuditResult
+from refiner.audit.result_records import Finding
+from refiner.audit.summary import from_robust_text, summary, verdict_note
 from refiner.errors import DataError
 from refiner.report import (
     VERDICTS,
@@ -81,13 +82,13 @@ def report_page(results: Sequence[AuditResult], source: str = "") -> Page:
     sections: list[Section] = [
         Table(
             "Scores of every defence and attack",
-            list(COLUMNS),
+            columns(results),
             table_rows(results),
             table_note(results),
-            column_definitions(results[0]),
+            column_definitions(results),
         ),
-        _distribution(audits, "psnr", "PSNR of every image", "PSNR in dB, higher is more exposed", "dB"),
-        _distribution(audits, "ssim", "SSIM of every image", "SSIM, higher is more exposed", ""),
+        _distribution(audits, "psnr", "PSNR of every image", "PSNR in dB, higher reveals more", "dB"),
+        _distribution(audits, "ssim", "SSIM of every image", "SSIM, higher reveals more", ""),
         _gallery(audits),
         SettingsTable(
             shared_settings(names, results),
@@ -99,21 +100,18 @@ def report_page(results: Sequence[AuditResult], source: str = "") -> Page:
         summary=summary(results),
         facts=_facts(results[0], source),
         sections=sections,
-        note=verdict_note(results[0]),
+        note=verdict_note(results),
         verdict=page_verdict(results),
         made=max(result.made for result in results),
     )
 
 
 def page_verdict(results: Sequence[AuditResult]) -> Verdict | None:
-    """Return the worst verdict on the defence, or None if several defences are compared.
-
-    It is also None if the attack fails even without a defence, since that is no merit of the defence.
-    """
+    """Return the verdict by the strongest attack on the defence, or None if several defences are compared."""
     audits = list(zip(pair_names(results), results, strict=True))
     defended = [(name, result) for (name, _), result in audits if result.defense != "none"]
     defended = defended or [(name, result) for (name, _), result in audits]
-    if len({name for name, _ in defended}) > 1 or attack_works(results) is False:
+    if len({name for name, _ in defended}) > 1:
         return None
     return min((result.verdict.level for _, result in defended), key=VERDICTS.index)
 
@@ -139,7 +137,7 @@ def _distribution(
     metrics = first.settings.get("metrics")
     threshold = metrics.get(score) if isinstance(metrics, Mapping) else None
     if isinstance(threshold, int | float):
-        references.append(ReferenceLine("exposed from", float(threshold)))
+        references.append(ReferenceLine("visible from", float(threshold)))
     strips = [Strip(defense, attack, result.scores(score)) for (defense, attack), result in audits]
     note = "Each dot is one image; the box contains the middle half of them, the line is the median."
     return Distribution(title, axis, strips, references, note, unit)
@@ -151,10 +149,10 @@ def _gallery(audits: Sequence[tuple[tuple[str, str], AuditResult]]) -> Gallery:
         cards = [_card(result, i) for i in range(min(_CARDS_PER_GROUP, len(result.findings)))]
         hidden = len(result.findings) - len(cards)
         note = f"The first {len(cards)} of {len(result.findings)} images. " if hidden else ""
-        criteria = exposed_by(result)
-        if criteria:
-            criteria = f"{'; the others' if result.verdict.by_chance else ','} {criteria}"
-        groups.append(CardGroup(defense, attack, cards, f"{note}{result.verdict.reason}{criteria}."))
+        verdict = result.verdict
+        reason = f"No verdict: {verdict.reason}" if verdict.level == "no verdict" else verdict.reason
+        reached = "" if result.from_robust is None else f" {from_robust_text(result.from_robust)}."
+        groups.append(CardGroup(defense, attack, cards, f"{note}{reason[0].upper()}{reason[1:]}.{reached}"))
     has_robust = any(result.robust is not None for _, result in audits)
     note = (
         "Robust data: what the client computed the uploaded gradient on, instead of the original. Values "
@@ -181,11 +179,12 @@ def _card_scores(finding: Finding, candidates: int | None) -> list[tuple[str, st
         ("SSIM", f"{finding.ssim:.2f} (blind guess {finding.blind_ssim:.2f})"),
     ]
     if finding.lpips is not None:
-        scores.append(("LPIPS", f"{finding.lpips:.3f}"))
+        blind = "" if finding.blind_lpips is None else f" (blind guess {finding.blind_lpips:.3f})"
+        scores.append(("LPIPS", f"{finding.lpips:.3f}{blind}"))
     if finding.noise is not None:
         scores.append(("noise", f"{finding.noise:.2f}"))
     if finding.rank_pixels is not None:
-        scores.append(("rank by pixels", f"{finding.rank_pixels:g} of {candidates}"))
+        scores.append(("rank by pixels", f"{finding.rank_pixels:g} of {candidates:,}"))
     if finding.rank_lpips is not None:
-        scores.append(("rank by LPIPS", f"{finding.rank_lpips:g} of {candidates}"))
+        scores.append(("rank by LPIPS", f"{finding.rank_lpips:g} of {candidates:,}"))
     return scores

@@ -1,7 +1,7 @@
 """The result of an audit: scores of every image, their means, verdicts, images and all settings."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from pathlib import Path
@@ -11,76 +11,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refiner.audit import serialization
+from refiner.audit.result_records import (
+    SCORES,
+    Control,
+    Finding,
+    FromRobust,
+    Mean,
+    Seconds,
+    TuningResult,
+    control_from_json,
+    finding_from_json,
+    from_robust_from_json,
+    tuning_from_json,
+)
 from refiner.errors import DataError
 from refiner.files import write_atomically
-from refiner.metrics import GroupVerdict, Verdict
+from refiner.metrics import GroupVerdict, Share
 
 Pixels = NDArray[np.uint8]
 """`[N, height, width, 3]`"""
 
-SCORES = ("mse", "psnr", "ssim", "lpips", "noise", "rank_pixels", "rank_lpips", "blind_psnr", "blind_ssim")
 IMAGE_FIELDS = ("original", "reconstruction", "robust")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The scores and the verdict of one image; a metric that was not computed is None."""
-
-    name: str
-    victim: int
-    """The client that the image belongs to, from 0."""
-    label: int
-    mse: float
-    psnr: float
-    """In dB; higher means a better reconstruction, as for `ssim`."""
-    ssim: float
-    lpips: float | None
-    """Lower means a better reconstruction."""
-    noise: float | None
-    """The share of noise in the reconstruction, from 0 to 1."""
-    rank_pixels: float | None
-    """The rank of the original among all candidates by correlation of pixels; 1 is the nearest."""
-    rank_lpips: float | None
-    """The same by LPIPS."""
-    blind_psnr: float
-    """The PSNR of the best guess that uses no gradient."""
-    blind_ssim: float
-    """The SSIM of the best guess that uses no gradient."""
-    verdict: Verdict
-
-
-@dataclass(frozen=True)
-class Mean:
-    """A mean over all images with its 95 % interval, a percentile bootstrap over the victims."""
-
-    value: float
-    low: float | None
-    """None, like `high`, with fewer than two victims."""
-    high: float | None
-
-
-@dataclass(frozen=True)
-class TuningResult:
-    """The settings that were chosen for the attack by their mean PSNR on images that are not victims."""
-
-    chosen: Mapping[str, float]
-    """They replace those in `AuditResult.settings["attack"]`."""
-    trials: tuple[Mapping[str, float], ...]
-    """Every combination that was tried, with its mean `psnr`."""
-    images: int
-    """Number of images that were tuned on."""
-
-
-@dataclass(frozen=True)
-class Seconds:
-    """How long each stage of the audit took, in seconds."""
-
-    defense: float
-    attack: float
-    metrics: float
-    resumed: bool = False
-    """Whether the attack was resumed from a file: `attack` then counts only the time since."""
-    tuning: float = 0.0
+_OPTIONAL_PARTS: Mapping[str, Callable[[Mapping[str, Any]], object]] = {
+    "tuned": tuning_from_json,
+    "control": control_from_json,
+    "from_robust": from_robust_from_json,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,12 +52,14 @@ class AuditResult:
         batch: Images in each client's batch.
         findings: Scores and verdict of every image, client by client.
         means: Means with intervals of all scores, of `top1_pixels` and `top1_lpips` (how often the original
-            is the nearest candidate), and of the blind guess (`blind_psnr`, `blind_ssim`, …).
-        verdict: The verdict on all images together.
+            is the most similar candidate), and of the blind guess (`blind_psnr`, `blind_ssim`, …).
+        verdict: The verdict on all images together; "no verdict" where the attack fails on undefended
+            uploads, diverged, or was not tried on them.
         candidates: Number of images among which the original was sought; None if it was not.
         label_recovery: Share of labels inferred from the uploads; None if the attacker was given them.
         objective: The attack's lowest objective for every client.
-        diverged: For every client, whether the attack stopped early because of non-finite numbers.
+        diverged: For every client, whether the attack stopped early because of non-finite numbers, or
+            returned some.
         original: Images uint8 `[N, height, width, 3]`.
         reconstruction: The reconstructions, in the order of the originals.
         robust: The robust data that the defence uploaded gradients of; None if it does not make any.
@@ -110,6 +68,9 @@ class AuditResult:
         settings: Settings of defence, attack, model, data and threat model, with all seeds and versions.
         tuned: How the attack was tuned; None if it was not.
         upload_bytes: Size of one client's upload in its compact encoding; None if unknown.
+        control: The same attack on undefended uploads of the same images, for a lone result of `none` the
+            result itself; None if it was not run.
+        from_robust: What can be reached from the robust data themselves; None if that was not measured.
 
     >>> import torch
     >>> from refiner.attacks import InvertingGradients
@@ -148,6 +109,8 @@ class AuditResult:
     settings: Mapping[str, object]
     tuned: TuningResult | None = None
     upload_bytes: int | None = None
+    control: Control | None = None
+    from_robust: FromRobust | None = None
 
     def __post_init__(self) -> None:
         count = self.victims * self.batch
@@ -179,7 +142,7 @@ class AuditResult:
 
         Args:
             name: One of `SCORES`: "mse", "psnr", "ssim", "lpips", "noise", "rank_pixels", "rank_lpips",
-                "blind_psnr", "blind_ssim".
+                "blind_psnr", "blind_ssim", "blind_lpips".
 
         Returns:
             The scores in the order of the images.
@@ -206,7 +169,8 @@ class AuditResult:
         record |= {"findings": [asdict(finding) for finding in self.findings], "made": self.made.isoformat()}
         record |= {"means": {name: asdict(mean) for name, mean in self.means.items()}}
         record |= {"verdict": asdict(self.verdict), "seconds": asdict(self.seconds)}
-        record |= {"tuned": None if self.tuned is None else asdict(self.tuned)}
+        for name in _OPTIONAL_PARTS:
+            record[name] = None if record[name] is None else asdict(record[name])
         return serialization.dump_with_checksum(serialization.to_json_value(record))
 
     @classmethod
@@ -225,7 +189,7 @@ class AuditResult:
 
         >>> AuditResult.from_json("{}", name="a.json")
         Traceback (most recent call last):
-        refiner.errors.DataError: a.json: not an audit result (its format is not 'refiner-audit-1')
+        refiner.errors.DataError: a.json: not an audit result (its format is not 'refiner-audit-2')
         """
         record = serialization.load_with_checksum(text, name)
         try:
@@ -233,16 +197,18 @@ class AuditResult:
                 record[images] = (
                     None if record[images] is None else serialization.decode_pixels(record[images])
                 )
-            record["findings"] = tuple(_finding(finding) for finding in record["findings"])
+            record["findings"] = tuple(finding_from_json(finding) for finding in record["findings"])
             record["means"] = {score: Mean(**mean) for score, mean in record["means"].items()}
             record["objective"] = tuple(
                 serialization.from_json_number(value) for value in record["objective"]
             )
             record["diverged"] = tuple(bool(value) for value in record["diverged"])
-            record["verdict"] = GroupVerdict(**record["verdict"])
+            shares = {share: Share(**record["verdict"][share]) for share in ("visible", "identifiable")}
+            record["verdict"] = GroupVerdict(**{**record["verdict"], **shares})
             record["seconds"] = Seconds(**record["seconds"])
             record["made"] = datetime.fromisoformat(record["made"])
-            record["tuned"] = None if record.get("tuned") is None else _tuning_result(record["tuned"])
+            for part, parse in _OPTIONAL_PARTS.items():
+                record[part] = None if record[part] is None else parse(record[part])
             return cls(**record)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise serialization.invalid_result(name, f"{type(error).__name__}: {error}") from error
@@ -281,21 +247,3 @@ class AuditResult:
             reason = getattr(error, "strerror", None) or "not text"
             raise serialization.invalid_result(str(path), reason) from error
         return cls.from_json(text, str(path))
-
-
-def _tuning_result(record: dict[str, Any]) -> TuningResult:
-    chosen, *trials = (
-        {name: serialization.from_json_number(value) for name, value in settings.items()}
-        for settings in (record["chosen"], *record["trials"])
-    )
-    return TuningResult(chosen, tuple(trials), int(record["images"]))
-
-
-def _finding(record: dict[str, Any]) -> Finding:
-    votes = record.pop("verdict")
-    verdict = Verdict(votes["level"], dict(votes["votes"]), tuple(votes["reasons"]))
-    scores = {
-        name: None if record[name] is None else serialization.from_json_number(record[name])
-        for name in SCORES
-    }
-    return Finding(**{**record, **scores}, verdict=verdict)

@@ -4,9 +4,12 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from refiner import checks
 from refiner.attacks.checkpoint import read_attack_state
+from refiner.audit.control import as_control, conclude
 from refiner.audit.plan import Plan, first_difference, settings_digest
 from refiner.audit.result import AuditResult
+from refiner.audit.result_records import Control
 from refiner.audit.run_audit import Progress, run_plan, tuning_state_file
 from refiner.errors import DataError
 
@@ -16,6 +19,7 @@ def audit_all(
     folder: Path,
     *,
     chunk: int | None = None,
+    control: bool = True,
     on_pair: Callable[[Plan, AuditResult | None], None] = lambda plan, result: None,
     on_progress: Progress = lambda stage, done, total: None,
 ) -> list[AuditResult]:
@@ -28,7 +32,10 @@ def audit_all(
         plans: The audits, from `Plan.of`.
         folder: Where results and states are saved; created if missing.
         chunk: Number of clients that are attacked at a time, to bound memory.
-        on_pair: Called with each plan: with None before it is run, and with its result.
+        control: Whether each attack is also run on undefended uploads, unless one of the plans or of the
+            results in `folder` does that; without this control there are no verdicts.
+        on_pair: Called with each plan, and with each control that is none of them: with None before it is
+            run, and with its result.
         on_progress: Called with the stage ("tuning", "defence", "attack" or "metrics"), the steps done and
             their total.
 
@@ -52,24 +59,44 @@ def audit_all(
     pruning is done
     """
     _check_writable(folder)
+    checks.flag("control", control)
+    controls = [plan.control() if control else plan for plan in plans]
     # All files are read first, so that a damaged one is reported before hours are spent on other plans.
-    results = {plan.stem: _saved_result(plan, folder) for plan in plans}
-    for plan in plans:
+    results = {plan.stem: _saved_result(plan, folder) for plan in (*plans, *controls)}
+    for plan in (*plans, *controls):
         for file in _state_files(plan, folder):
             if results[plan.stem] is None and file.exists():
                 read_attack_state(file)
-    for plan in plans:
+
+    def finished(plan: Plan, control: Control | None) -> AuditResult:
+        """Return the result of a plan, which is run if need be, with the verdicts of its control."""
         result = results[plan.stem]
+        if result is not None and (control is None or result.control == control):
+            return result
         if result is None:
             on_pair(plan, None)
             state_file, _ = _state_files(plan, folder)
             result = run_plan(plan, chunk=chunk, resume=state_file, on_progress=on_progress)
-            result.save(_result_file(plan, folder))
-            for file in _state_files(plan, folder):
-                file.unlink(missing_ok=True)
-            results[plan.stem] = result
-        on_pair(plan, result)
-    return [result for plan in plans if (result := results[plan.stem]) is not None]
+        if control is not None:
+            result = conclude(result, control, plan.scorer.thresholds)
+        result.save(_result_file(plan, folder))
+        for file in _state_files(plan, folder):
+            file.unlink(missing_ok=True)
+        results[plan.stem] = result
+        return result
+
+    stems, found = {plan.stem for plan in plans}, []
+    for plan, reference in zip(plans, controls, strict=True):
+        undefended = None
+        if reference is not plan:
+            is_new = results[reference.stem] is None
+            result = finished(reference, None)
+            undefended = as_control(result, plan.scorer.thresholds)
+            if is_new and reference.stem not in stems:
+                on_pair(reference, result)
+        found.append(finished(plan, undefended))
+        on_pair(plan, found[-1])
+    return found
 
 
 def _check_writable(folder: Path) -> None:

@@ -10,11 +10,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from refiner import checks
 from refiner.attacks import Attack, Sweep, ThreatModel
 from refiner.attacks.base import resume_path
 from refiner.attacks.matching_attack import MatchingAttack
-from refiner.audit.plan import Plan
-from refiner.audit.result import AuditResult, Seconds, TuningResult
+from refiner.audit.control import as_control, conclude
+from refiner.audit.plan import Plan, first_difference, settings_digest
+from refiner.audit.result import AuditResult
+from refiner.audit.result_records import Control, Seconds, TuningResult
 from refiner.audit.scoring import label_recovery
 from refiner.audit.seeds import TUNING, VICTIMS
 from refiner.audit.tuning import Tuning
@@ -22,11 +25,13 @@ from refiner.audit.uploads import simulator, uploads
 from refiner.core.determinism import deterministic_algorithms
 from refiner.core.task import Task
 from refiner.defenses import Defense
+from refiner.errors import DataError
 from refiner.metrics import Thresholds, assign, judge_group, psnr
 from refiner.report.inline_image import to_pixels
 
 Progress = Callable[[str, int, int], None]
-"""Called with the stage ("tuning", "defence", "attack" or "metrics"), the steps done, and their total."""
+"""Called with the stage ("control", "tuning", "defence", "attack" or "metrics"), the steps done, and their
+total; "control" is the attack on undefended uploads."""
 
 
 def audit(
@@ -48,6 +53,7 @@ def audit(
     on_progress: Progress = lambda stage, done, total: None,
     deterministic: bool = False,
     tune: Tuning | None = None,
+    control: bool | AuditResult = True,
 ) -> AuditResult:
     """Measure how well an attack reconstructs the victims' images from the uploads of a defence.
 
@@ -68,17 +74,19 @@ def audit(
             defence at hand; victims among them are removed. Without them the bundled public images are
             used where they fit. For attacks that learn from no images it has no effect.
         names: A name for every image; numbered by default.
-        thresholds: When an image counts as exposed; those of the paper by default.
+        thresholds: When an image counts as visible or identifiable; those of the paper by default.
         seed: Seed of everything random in this audit, including the defence's noise. An audit is an
             experiment; a client in production never takes its noise from a seed.
         chunk: Number of clients that are attacked at a time, to bound memory; affects results only by
             rounding.
         resume: A file in which the attack saves its state; if the file exists the attack continues from it.
-        on_progress: Called with the stage ("tuning", "defence", "attack" or "metrics"), the steps done and
-            their total.
+        on_progress: Called with the stage ("control", "tuning", "defence", "attack" or "metrics"), the steps
+            done and their total.
         deterministic: Whether a GPU, too, must give bit-identical results every time; slower.
         tune: Images on which the attack's settings are tuned for this defence first; None attacks with
             the settings as they are.
+        control: Whether the attack is also run on undefended uploads of the same images, or its result if it
+            was run already. Without it there is no verdict: an attack that fails anyway proves no defence.
 
     Returns:
         Scores and verdicts of every image, their means with 95 % intervals, the reconstructions and all
@@ -116,7 +124,41 @@ def audit(
         deterministic=deterministic,
         tune=tune,
     )
-    return run_plan(plan, chunk=chunk, resume=state_file, on_progress=on_progress)
+    undefended = _control(plan, control, chunk, state_file, on_progress)
+    result = run_plan(plan, chunk=chunk, resume=state_file, on_progress=on_progress)
+    return result if undefended is None else conclude(result, undefended, plan.scorer.thresholds)
+
+
+def _control(
+    plan: Plan, control: bool | AuditResult, chunk: int | None, resume: Path | None, on_progress: Progress
+) -> Control | None:
+    """Return the control of a plan; None if there is to be none, or if the plan is its own control."""
+    reference = plan.control()
+    if not isinstance(control, AuditResult) and not checks.flag("control", control):
+        return None
+    if reference is plan:
+        return None
+    if isinstance(control, AuditResult):
+        if settings_digest(control.settings) != settings_digest(reference.settings):
+            difference = first_difference(reference.settings, control.settings)
+            raise DataError(
+                f"control = {control!r}: expected the same audit without a defence (other: {difference})",
+                field="control",
+            )
+        undefended = control
+    else:
+
+        def show(stage: str, done: int, total: int) -> None:
+            if stage == "attack":
+                on_progress("control", done, total)
+
+        undefended = run_plan(
+            reference,
+            chunk=chunk,
+            resume=None if resume is None else control_state_file(resume),
+            on_progress=show,
+        )
+    return as_control(undefended, plan.scorer.thresholds)
 
 
 def run_plan(
@@ -126,7 +168,7 @@ def run_plan(
     resume: Path | None = None,
     on_progress: Progress = lambda stage, done, total: None,
 ) -> AuditResult:
-    """Return the result of a plan: what `audit` does after checking its arguments."""
+    """Return the result of a plan, without its control: so only an undefended plan gets a verdict."""
     with deterministic_algorithms(plan.deterministic, plan.x.device):
         return _run_stages(plan, chunk, resume, on_progress)
 
@@ -163,23 +205,28 @@ def _run_stages(plan: Plan, chunk: int | None, resume: Path | None, on_progress:
     on_progress("metrics", 0, 1)
     original = plan.scorer.original
     images = reconstruction.x.to(original)
+    # What is not finite can't be scored: it is shown as grey, and counts as diverged.
+    finite = images.isfinite().flatten(1).all(1)
+    images = torch.where(finite.view(-1, *[1] * (images.ndim - 1)), images, 0.5)
     if batch > 1:
         images = assign(images, original.view_as(images))
     images = images.flatten(0, 1)
-    findings, means, candidates = plan.scorer.score(images, plan.names, plan.y, batch)
+    findings, means, candidates = plan.scorer.score(
+        images, plan.names, plan.y, batch, noise=plan.defense.noise_ratio_applies
+    )
     on_progress("metrics", 1, 1)
-    return AuditResult(
+    result = AuditResult(
         defense=plan.defense_name,
         attack=plan.attack.name,
         victims=victims,
         batch=batch,
         findings=findings,
         means=means,
-        verdict=judge_group([finding.verdict for finding in findings], plan.scorer.thresholds),
+        verdict=judge_group([finding.verdict for finding in findings], plan.scorer.thresholds, victims),
         candidates=candidates,
         label_recovery=None if plan.threat.labels else label_recovery(reconstruction.labels, plan.y),
         objective=tuple(reconstruction.objective.tolist()),
-        diverged=tuple(reconstruction.diverged.tolist()),
+        diverged=tuple((reconstruction.diverged.to(finite.device) | ~finite).tolist()),
         original=to_pixels(original.cpu()),
         reconstruction=to_pixels(images.cpu()),
         robust=None if robust is None else to_pixels(robust.flatten(0, 1).float().cpu()),
@@ -195,6 +242,7 @@ def _run_stages(plan: Plan, chunk: int | None, resume: Path | None, on_progress:
         tuned=tuned,
         upload_bytes=plan.defense.wire_bytes(plan.task.shapes),
     )
+    return conclude(result, None, plan.scorer.thresholds)
 
 
 def tuning_state_file(state_file: Path) -> Path:
@@ -204,6 +252,15 @@ def tuning_state_file(state_file: Path) -> Path:
     'a.state.tuning.safetensors'
     """
     return state_file.with_suffix(f".tuning{state_file.suffix}")
+
+
+def control_state_file(state_file: Path) -> Path:
+    """Return where the control saves its state, beside the state of the attack.
+
+    >>> control_state_file(Path("out/a.state.safetensors")).name
+    'a.state.control.safetensors'
+    """
+    return state_file.with_suffix(f".control{state_file.suffix}")
 
 
 def _tune(

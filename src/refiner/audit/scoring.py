@@ -10,7 +10,7 @@ from torch import Tensor
 from refiner import checks
 from refiner.audit.bootstrap import column_means
 from refiner.audit.public_images import PublicImages
-from refiner.audit.result import Finding, Mean
+from refiner.audit.result_records import Finding, Mean
 from refiner.errors import DataError
 from refiner.metrics import (
     best_guesses,
@@ -60,15 +60,18 @@ class Scorer:
         return cls(original, chosen, public, blind["psnr"], blind["ssim"], thresholds)
 
     def score(
-        self, reconstructed: Tensor, names: Sequence[str], labels: Tensor, batch: int
+        self, reconstructed: Tensor, names: Sequence[str], labels: Tensor, batch: int, *, noise: bool = True
     ) -> tuple[tuple[Finding, ...], dict[str, Mean], int | None]:
-        """Return findings, means and the number of candidates of reconstructions in the originals' order."""
+        """Return findings, means and the number of candidates of reconstructions in the originals' order.
+
+        Without `noise` the noise ratio is left out, since it does not apply to the defence.
+        """
         pairs: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"mse": mse, "psnr": psnr, "ssim": ssim}
         columns: dict[str, Tensor | None] = {
             name: measure(reconstructed, self.original) for name, measure in pairs.items()
         }
         columns["lpips"] = lpips(reconstructed, self.original) if "lpips" in self.metrics else None
-        columns["noise"] = noise_ratio(reconstructed) if "noise" in self.metrics else None
+        columns["noise"] = noise_ratio(reconstructed) if noise and "noise" in self.metrics else None
         similarities = ("pixels", *(("lpips",) if "lpips" in self.metrics else ()))
         identifications = {
             similarity: identify(reconstructed, self.original, similarity, others=self.public.candidates)
@@ -79,14 +82,17 @@ class Scorer:
             identification = identifications.get(similarity)
             columns[f"rank_{similarity}"] = None if identification is None else identification.ranks
         columns |= {"blind_psnr": self.blind_psnr, "blind_ssim": self.blind_ssim}
+        columns["blind_lpips"] = self._blind_lpips()
         assert columns["psnr"] is not None and columns["ssim"] is not None
         verdicts = judge_each(
             columns["psnr"],
             columns["ssim"],
+            lpips=columns["lpips"],
             identifications=list(identifications.values()),
             chosen_from=batch,
             blind_psnr=self.blind_psnr,
             blind_ssim=self.blind_ssim,
+            blind_lpips=columns["blind_lpips"],
             thresholds=self.thresholds,
         )
         lists: dict[str, list[Any] | None] = {
@@ -110,17 +116,19 @@ class Scorer:
         candidates = next((identification.candidates for identification in identifications.values()), None)
         return findings, means, candidates
 
+    def _blind_lpips(self) -> Tensor | None:
+        """Return the LPIPS of the best blind guess for each image, `[N]`; None without LPIPS."""
+        if "lpips" not in self.metrics:
+            return None
+        return blind_guess(self.original, _guess_images(self.original, self.public), "lpips").best
+
     def _other_blind_scores(self, similarities: Sequence[str]) -> dict[str, list[float]]:
         """Return those scores of the blind guess that no verdict needs, computed only after the attack.
 
-        The best LPIPS of all guesses; and of the guess with the best PSNR its noise, and whether its own
-        original is the nearest candidate.
+        Of the guess with the best PSNR its noise, and whether its own original is the most similar candidate.
         """
-        guess_images = _guess_images(self.original, self.public)
-        guess = best_guesses(self.original, guess_images)
+        guess = best_guesses(self.original, _guess_images(self.original, self.public))
         scores = {}
-        if "lpips" in self.metrics:
-            scores["blind_lpips"] = blind_guess(self.original, guess_images, "lpips").best
         if "noise" in self.metrics:
             scores["blind_noise"] = noise_ratio(guess)
         if "identification" in self.metrics:

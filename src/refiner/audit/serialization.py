@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from refiner.errors import DataError
 
-FORMAT = "refiner-audit-1"
+FORMAT = "refiner-audit-2"
+"""Version 2 has the verdicts visible, identifiable and neither, and the control of every result."""
+_OLD_FORMATS = ("refiner-audit-1",)
 Pixels = NDArray[np.uint8]
 
 
@@ -91,6 +93,9 @@ def load_with_checksum(text: str, name: str) -> dict[str, Any]:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise invalid_result(name, "not JSON, or incomplete") from error
+    if isinstance(document, dict) and document.get("format") in _OLD_FORMATS:
+        # Its verdicts lack the control, and can't be converted without running the audit again.
+        raise invalid_result(name, f"{document['format']!r} of an older version; run the audit again")
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise invalid_result(name, f"its format is not {FORMAT!r}")
     body = document.get("audit")

@@ -2,136 +2,104 @@
 
 from collections.abc import Mapping, Sequence
 
-from refiner.audit.display_names import pair_names, settings_text
+from refiner.audit.caveats import caveats, guarantees
+from refiner.audit.display_names import enumeration, pair_names, settings_text
 from refiner.audit.result import AuditResult
+from refiner.audit.result_records import Control, FromRobust
 from refiner.metrics.verdict import LEVELS
 
 _SETTING_NAMES = {"total_variation": "total variation", "lr": "learning rate"}
-_CRITERIA = {"psnr": "PSNR", "ssim": "SSIM", "identification": "identification"}
 
 
 def summary(results: Sequence[AuditResult]) -> str:
-    """Return one sentence per defence on its worst attack, the blind guess, and caveats."""
-    sentences = [_sentence(name, _worst(audits)) for name, audits in _by_defense(results).items()]
+    """Return what the strongest attack does without and with each defence, the blind guess, and caveats."""
+    defenses = by_defense(results)
+    several = len({result.attack for result in results}) > 1
+    sentences = []
+    if all(result.defense != "none" for result in results):
+        # The control of a defence that was audited alone.
+        strongest = min(results, key=_strength)
+        if strongest.control is not None:
+            sentences.append(_control_sentence(strongest, strongest.control))
+    for name, audits in defenses.items():
+        strongest = min(audits, key=_strength)
+        sentences.append(_sentence(name, strongest, several))
+        if strongest.from_robust is not None:
+            sentences.append(f"{from_robust_text(strongest.from_robust)}.")
     blind = results[0].means["blind_psnr"].value
     sentences.append(f"A blind guess, made without any gradient, scores {blind:.1f} dB.")
-    return " ".join([*sentences, *caveats(results)])
+    return " ".join([*sentences, *caveats(results), *guarantees(defenses)])
 
 
-def caveats(results: Sequence[AuditResult]) -> list[str]:
-    """Return sentences on what the verdicts do not show."""
-    sentences = []
-    if attack_works(results) is None:
-        sentences.append(
-            "Whether the attack works on this model at all is unknown: audit the defence `none` as well."
-        )
-    for attack in dict.fromkeys(result.attack for result in results):
-        if attack_works(results, attack) is False:
-            sentences.append(
-                f"The {attack} attack fails even without a defence, so its results say nothing about the "
-                "defences: use more iterations or another attack."
-            )
-    for (defense, attack), result in zip(pair_names(results), results, strict=True):
-        if any(result.diverged):
-            uploads = f"{sum(result.diverged)} of {len(result.diverged)} uploads"
-            sentences.append(
-                f"{attack} diverged on {uploads} of {defense}, which does not mean that they are protected."
-            )
-    for attack in dict.fromkeys(result.attack for result in results if _uses_bundled_generator(result)):
-        sentences.append(
-            f"{attack} used the bundled generator, which was trained on CIFAR-10; other data need another "
-            "one."
-        )
-    if any(identification_not_counted(result) for result in results):
-        sentences.append(
-            f"Identification does not count here: among {results[0].candidates} candidates it can't be "
-            "distinguished from chance."
-        )
-    return [*sentences, *guarantees(results)]
+def by_defense(results: Sequence[AuditResult]) -> dict[str, list[AuditResult]]:
+    """Return the audits of every defence, by its name with the settings that differ from the defaults."""
+    audits: dict[str, list[AuditResult]] = {}
+    for (name, _), result in zip(pair_names(results), results, strict=True):
+        audits.setdefault(name, []).append(result)
+    return audits
 
 
-def _uses_bundled_generator(result: AuditResult) -> bool:
-    settings = result.settings.get("attack")
-    return isinstance(settings, Mapping) and "generator" in settings and settings["generator"] is None
+def from_robust_text(reached: FromRobust) -> str:
+    """Return what can be reached from the robust data themselves, as text.
+
+    >>> from_robust_text(FromRobust(13.8, 0.35, 13.7))
+    'Reached from x*, the robust data themselves: 13.8 dB, top-1 35 % (Wiener filter 13.7 dB)'
+    """
+    text = f"Reached from x*, the robust data themselves: {reached.psnr:.1f} dB"
+    text += "" if reached.top1 is None else f", top-1 {100 * reached.top1:.3g} %"
+    text += "" if reached.wiener_psnr is None else f" (Wiener filter {reached.wiener_psnr:.1f} dB)"
+    matches = {"from x*": reached.likelihood_top1, "from an upload": reached.likelihood_top1_uploads}
+    rates = [f"{100 * rate:.3g} % {source}" for source, rate in matches.items() if rate is not None]
+    return f"{text}; picked out of images that the attacker has: {enumeration(rates)}" if rates else text
 
 
-def guarantees(results: Sequence[AuditResult]) -> list[str]:
-    """Return sentences on which defences have a proven guarantee; most have none."""
-    sentences, unproven = [], []
-    for name, (result, *_) in _by_defense(results).items():
-        settings = result.settings.get("defense")
-        if isinstance(settings, Mapping) and settings.get("proven"):
-            sentences.append(f"Proven for {name}: {settings['guarantee']}.")
-        elif result.defense != "none":
-            unproven.append(name)
-    if unproven:
-        sentences.append(
-            f"Nothing is proven for {_enumeration(unproven)}: these are measurements, and a stronger attack "
-            "may reconstruct more."
-        )
-    return sentences
-
-
-def attack_works(results: Sequence[AuditResult], attack: str | None = None) -> bool | None:
-    """Return whether this attack, or any, exposes undefended images; None if that was not tried."""
-    undefended = [
-        result for result in results if result.defense == "none" and attack in (None, result.attack)
-    ]
-    return any(result.verdict.level == "exposed" for result in undefended) if undefended else None
-
-
-def identification_not_counted(result: AuditResult) -> bool:
-    """Return whether identification was tried among too few candidates to be distinguished from chance."""
-    votes = [finding.verdict.votes for finding in result.findings]
-    return result.candidates is not None and not any("identification" in vote for vote in votes)
-
-
-def exposed_by(result: AuditResult) -> str:
-    """Return the criteria by which images were exposed beyond chance, as "by PSNR and SSIM", or nothing."""
-    exposed = [finding.verdict for finding in result.findings if finding.verdict.level == "exposed"]
-    if result.verdict.by_chance:
-        exposed = [
-            verdict for verdict in exposed if "exposed" in (verdict.votes["psnr"], verdict.votes["ssim"])
-        ]
-    criteria = [
-        name
-        for vote, name in _CRITERIA.items()
-        if any(verdict.votes.get(vote) == "exposed" for verdict in exposed)
-    ]
-    if not criteria:
-        return ""
-    return f"by {_enumeration(criteria)}" if len(criteria) > 1 else f"by {criteria[0]} alone"
-
-
-def verdict_note(result: AuditResult) -> str:
-    """Return what "exposed" means with the thresholds of this audit, and what the attacker knows."""
+def verdict_note(results: Sequence[AuditResult]) -> str:
+    """Return what the verdicts mean with the thresholds of these audits, and what the attacker knows."""
+    result = results[0]
     metrics = result.settings.get("metrics")
-    thresholds = metrics if isinstance(metrics, Mapping) else {}
+    limits = metrics if isinstance(metrics, Mapping) else {}
+    scores = [
+        f"a PSNR of {limits.get('psnr', 0):g} dB",
+        *([f"an LPIPS of {limits.get('lpips', 0):g}"] if "lpips" in limits.get("names", ()) else []),
+        f"an SSIM of {limits.get('ssim', 0):g}",
+    ]
     text = (
-        f"An image is exposed if its reconstruction reaches a PSNR of {thresholds.get('psnr', 0):g} dB or an "
-        f"SSIM of {thresholds.get('ssim', 0):g}, and scores higher than the best blind guess"
+        f"An image is visible if its reconstruction reaches {', '.join(scores[:-1])} or {scores[-1]}, and is "
+        "clearly better than the best blind guess of the same image"
     )
-    if result.candidates is not None and not identification_not_counted(result):
+    if identification_counts(result):
         text += (
-            f"; or if it identifies the image: among {result.candidates} images the original is so similar "
-            "to the reconstruction that chance explains it with a probability of at most "
-            f"{100 * thresholds.get('identified', 0):g} %"
+            f". It is identifiable if, of {result.candidates:,} candidates, the original is the one most "
+            "similar to the reconstruction, even where nothing is visible"
         )
-    text += ". Slightly below these thresholds it is borderline, otherwise protected"
     threat = result.settings.get("threat")
     granted = (
         [name for name, is_granted in threat.items() if is_granted] if isinstance(threat, Mapping) else []
     )
-    also = f", and is given {_enumeration(granted)}" if granted else ""
-    text += f". The attacker sees the upload, the model and the batch size{also}; "
-    if result.tuned is None:
-        return text + "the attack is not adapted to the defence."
-    names = [_SETTING_NAMES.get(name, name) for name in result.tuned.chosen]
-    were = "were" if len(names) > 1 else "was"
-    return (
-        f"{text}its {_enumeration(names)} {were} tuned for each defence on "
-        f"{_other_images(result.tuned.images)}, otherwise the attack is not adapted to the defence."
-    )
+    names = {"public": "public images", "defense": "the defence without its secret"}
+    also = f", and is given {enumeration([names.get(name, name) for name in granted])}" if granted else ""
+    text += f". The attacker sees the upload, the model and the batch size{also}"
+    return f"{'; '.join([text, *_adaptations(results)])}."
+
+
+def _adaptations(results: Sequence[AuditResult]) -> list[str]:
+    """Return how each attack is adapted to the defences."""
+    texts = []
+    for attack, result in {result.attack: result for result in reversed(results)}.items():
+        if "attacker images" in result.settings:
+            texts.append(f"{attack} learned from uploads of each defence that it made itself")
+        elif result.tuned is None:
+            texts.append(f"{attack} is not adapted to the defence")
+        else:
+            tuned = enumeration([_SETTING_NAMES.get(name, name) for name in result.tuned.chosen])
+            images = _other_images(result.tuned.images)
+            texts.append(f"the {tuned} of {attack} were tuned for each defence on {images}")
+    return texts[::-1]
+
+
+def identification_counts(result: AuditResult) -> bool:
+    """Return whether there were enough candidates to distinguish identification from chance."""
+    return any(finding.verdict.chance is not None for finding in result.findings)
 
 
 def tuning_text(result: AuditResult) -> str:
@@ -146,38 +114,72 @@ def _other_images(count: int) -> str:
     return f"{count} other image{'' if count == 1 else 's'}"
 
 
-def _enumeration(names: Sequence[str]) -> str:
-    """Return names as text: "a", "a and b", "a, b and c"."""
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-def _by_defense(results: Sequence[AuditResult]) -> dict[str, list[AuditResult]]:
-    """Return the audits of every defence, by its name with the settings that differ from the defaults."""
-    audits: dict[str, list[AuditResult]] = {}
-    for (name, _), result in zip(pair_names(results), results, strict=True):
-        audits.setdefault(name, []).append(result)
-    return audits
-
-
-def _worst(results: Sequence[AuditResult]) -> AuditResult:
-    return min(
-        results, key=lambda r: (LEVELS.index(r.verdict.level), -r.verdict.share, -r.means["psnr"].value)
-    )
-
-
-def _sentence(defense: str, result: AuditResult) -> str:
-    total, by_chance = len(result.findings), result.verdict.by_chance
-    exposed = result.verdict.exposed - by_chance
-    condition = "Without a defence" if result.defense == "none" else f"With {defense}"
-    criteria = f" {exposed_by(result)}" if exposed else " beyond chance" if by_chance else ""
-    count = "none" if not exposed else f"all {total}" if exposed == total else f"{exposed}"
-    of_total = "" if exposed == total else f" of {total}"
-    noun = "image" if total == 1 else "images"
-    chance = ""
-    if by_chance:
-        more = " more" if exposed else ""
-        chance = f" (identification alone identifies {by_chance}{more}, which chance explains)"
+def _strength(result: AuditResult) -> tuple[int, int, int, float]:
+    """Sort key: the attack that reveals most first."""
+    verdict = result.verdict
     return (
-        f"{condition}, the {result.attack} attack exposes {count}{of_total} {noun}{criteria}{chance}: "
-        f"mean PSNR {result.means['psnr'].value:.1f} dB, mean SSIM {result.means['ssim'].value:.2f}."
+        LEVELS.index(verdict.level),
+        -verdict.visible.count,
+        -verdict.identifiable.count,
+        -result.means["psnr"].value,
     )
+
+
+def _control_sentence(result: AuditResult, control: Control) -> str:
+    """Return what the attack does without a defence, from the control of a defended result."""
+    total = control.visible.total
+    if not control.works:
+        return f"Without a defence, {result.attack} recovers nothing of {_images(total)}."
+    identified = control.identifiable.count - control.visible.count
+    return (
+        f"Without a defence, {_recovers(result.attack, control.visible.count, identified, total)}"
+        f"{_among(result, identified)} (mean PSNR {control.psnr:.1f} dB)."
+    )
+
+
+def _sentence(defense: str, result: AuditResult, several: bool) -> str:
+    """Return what the strongest attack does with a defence, in words that need no explanation."""
+    verdict, total = result.verdict, len(result.findings)
+    psnr = f"mean PSNR {result.means['psnr'].value:.1f} dB"
+    condition = "Without a defence" if result.defense == "none" else f"With {defense}"
+    if verdict.level == "no verdict":
+        return f"{condition}: no verdict, {verdict.reason} ({psnr})."
+    visible = verdict.visible.count
+    identified = verdict.identifiable.count - visible - verdict.by_chance
+    if result.defense == "none":
+        recovered = _recovers(result.attack, visible, identified, total)
+        text = f"{condition}, {recovered}{_among(result, identified)}"
+    else:
+        attack = f" to the strongest attack ({result.attack})" if several else ""
+        none = "the image is not visible" if total == 1 else f"none of {total} images is visible"
+        some = f"{visible} of {total} images {'is' if visible == 1 else 'are'} visible"
+        every = "the image is visible" if total == 1 else f"all {total} images are visible"
+        text = f"{condition}, {none if not visible else every if visible == total else some}{attack}"
+        if identified:
+            count = f"{identified} more" if visible else f"{identified} of {total}"
+            text += f"; {count} can be picked out{_candidates(result)}"
+    if verdict.by_chance:
+        text += f"; {verdict.by_chance} identified, which chance explains"
+    return f"{text} ({psnr})."
+
+
+def _recovers(attack: str, visible: int, identified: int, total: int) -> str:
+    """Return "inverting recovers all 20 images visibly"."""
+    if not visible:
+        return f"{attack} recovers no image visibly, but {identified} of {total} can be picked out"
+    images = _images(total) if visible == total else f"{visible} of {_images(total)}"
+    every = f"{'' if total == 1 else 'all '}{images}" if visible == total else images
+    more = f", and {identified} more can be picked out" if identified else ""
+    return f"{attack} recovers {every} visibly{more}"
+
+
+def _among(result: AuditResult, identified: int) -> str:
+    return _candidates(result) if identified else ""
+
+
+def _candidates(result: AuditResult) -> str:
+    return "" if result.candidates is None else f" of {result.candidates:,} candidates"
+
+
+def _images(count: int) -> str:
+    return "the image" if count == 1 else f"{count} images"

@@ -18,8 +18,8 @@ from refiner.attacks import ATTACKS, Attack, ThreatModel, make_attack
 from refiner.audit import AuditResult, Plan, Tuning, Victims, audit_all, load_victims, write_report
 from refiner.audit.display_names import pair_names
 from refiner.audit.model_weights import load_model_weights
-from refiner.audit.report_table import blind_means, top1_cell
-from refiner.audit.result import Mean
+from refiner.audit.report_table import blind_means, share_cell, top1_cell, without_noise_ratio
+from refiner.audit.result_records import Mean
 from refiner.audit.summary import summary, tuning_text, verdict_note
 from refiner.checks import integer, unknown_name
 from refiner.cli.common import Device, Rate, Size, console, one_line_errors, progress_bar, select_device
@@ -27,9 +27,12 @@ from refiner.core import Task
 from refiner.core.determinism import deterministic_algorithms
 from refiner.data import DATASETS
 from refiner.defenses import DEFENSES, make_defense
+from refiner.errors import DataError
 from refiner.models import MODELS, make_model
 
-_COLOURS = {"exposed": "red", "borderline": "yellow", "protected": "green"}
+_COLOURS = {"visible": "red", "identifiable": "yellow", "neither": "green", "no verdict": "bright_black"}
+# Narrower terminals show only what the verdict depends on; the report has all columns.
+_WIDE = 100
 _MAX_TABLE_WIDTH = 100
 _CAPABILITIES = tuple(field.name for field in fields(ThreatModel))
 
@@ -74,7 +77,7 @@ def audit(
     victims: Annotated[int, typer.Option(help="Number of clients.")] = 16,
     batch: Annotated[int, typer.Option(help="Images in each client's batch.")] = 1,
     iterations: Annotated[
-        int | None, typer.Option(help="Iterations of every attack. Default: those of each attack.")
+        int | None, typer.Option(help="Iterations of every attack that iterates. Default: its own.")
     ] = None,
     grant: Annotated[
         list[str] | None,
@@ -83,6 +86,16 @@ def audit(
             "the option for more."
         ),
     ] = None,
+    deny: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What the attacker is not given, though careful ones have it: public (labelled images like the "
+            "victims'), defense (the defence and its settings). Repeat the option for both."
+        ),
+    ] = None,
+    public_images: Annotated[
+        int, typer.Option(help="The most public images that an attack which learns from them is given.")
+    ] = 3000,
     tune_attacker: Annotated[
         bool,
         typer.Option(
@@ -109,8 +122,9 @@ def audit(
         torch_device = select_device(device)
         # Before anything else runs on the GPU, since its first operations fix the available algorithms.
         with deterministic_algorithms(deterministic, torch_device):
-            threat = _threat_model(grant or ())
+            threat = _threat_model(grant or (), deny or ())
             attacks = [_make_attack(name, iterations) for name in dict.fromkeys(attack or ("inverting",))]
+            learns = any(not attacker.needs.isdisjoint({"public", "defense"}) for attacker in attacks)
             defenses = list(dict.fromkeys(defense or ("none", "refiner")))
             for name in defenses:
                 make_defense(name)
@@ -123,6 +137,7 @@ def audit(
                 size=size,
                 seed=seed,
                 tuning_victims=integer("tuning_victims", tuning_victims, 1) if tune_attacker else 0,
+                public_images=integer("public_images", public_images, 1) if learns else 0,
             )
             x, y = images.x.to(torch_device), images.y.to(torch_device)
             network = _build_model(model, images, weights).to(torch_device)
@@ -139,6 +154,7 @@ def audit(
                     attack=attacker,
                     threat=threat,
                     public=None if images.public is None else images.public.to(torch_device),
+                    pool=images.pool,
                     names=images.names,
                     seed=seed,
                     deterministic=deterministic,
@@ -162,15 +178,21 @@ def _build_model(name: str, victims: Victims, weights: Path | None) -> nn.Module
     return network
 
 
-def _make_attack(name: str, iterations: int | None) -> Attack:
-    return make_attack(name, **({} if iterations is None else {"iterations": iterations}))
+def _make_attack(text: str, iterations: int | None) -> Attack:
+    attack = make_attack(text)
+    if iterations is None or "iterations" not in attack.settings():
+        return attack
+    return make_attack(text, iterations=iterations)
 
 
-def _threat_model(grants: Sequence[str]) -> ThreatModel:
-    for name in grants:
-        if name not in _CAPABILITIES:
-            raise unknown_name(name, _CAPABILITIES, "grant")
-    return ThreatModel(**dict.fromkeys(grants, True))
+def _threat_model(grants: Sequence[str], denials: Sequence[str]) -> ThreatModel:
+    for option, names in (("grant", grants), ("deny", denials)):
+        for name in names:
+            if name not in _CAPABILITIES:
+                raise unknown_name(name, _CAPABILITIES, option)
+    if both := sorted(set(grants) & set(denials)):
+        raise DataError(field="deny", value=both[0], problem="is granted as well")
+    return ThreatModel(**dict.fromkeys(grants, True), **dict.fromkeys(denials, False))
 
 
 def _run(plans: Sequence[Plan], out: Path, chunk: int | None) -> list[AuditResult]:
@@ -181,6 +203,7 @@ def _run(plans: Sequence[Plan], out: Path, chunk: int | None) -> list[AuditResul
         Rate("it"),
         TimeRemainingColumn(),
     )
+    stems = {plan.stem for plan in plans}
     with progress_bar(*columns) as bar:
         done, title, line = 0, "audit", bar.add_task("audit", total=None)
 
@@ -189,15 +212,20 @@ def _run(plans: Sequence[Plan], out: Path, chunk: int | None) -> list[AuditResul
             name = f"{plan.defense_name} against {plan.attack.name}"
             if result is None:
                 bar.remove_task(line)
-                title = f"{name} ({done + 1} of {len(plans)})"
+                title = f"{name} ({done + 1} of {len(plans)})" if plan.stem in stems else f"control: {name}"
                 line = bar.add_task(title, total=None)
                 return
-            done += 1
+            position = "control"
+            if plan.stem in stems:
+                done += 1
+                position = f"{done} of {len(plans)}"
             stages = result.seconds
             seconds = stages.tuning + stages.defense + stages.attack + stages.metrics
-            outcome = f"{result.means['psnr'].value:.1f} dB, {result.verdict.reason}, {seconds:.0f} s"
+            no_verdict = "no verdict: " if result.verdict.level == "no verdict" else ""
+            reason = f"{no_verdict}{result.verdict.reason}"
+            outcome = f"{result.means['psnr'].value:.1f} dB, {reason}, {seconds:.0f} s"
             outcome += f", attack tuned to {tuning_text(result)}" if result.tuned is not None else ""
-            bar.console.print(f"{done} of {len(plans)}: {name}: {outcome}", highlight=False, soft_wrap=True)
+            bar.console.print(f"{position}: {name}: {outcome}", highlight=False, soft_wrap=True)
 
         def advance(stage: str, steps: int, total: int) -> None:
             if stage in ("tuning", "attack"):
@@ -220,15 +248,9 @@ def _print_results(results: Sequence[AuditResult]) -> None:
     single = len({attack for _, attack in pairs}) == 1
     if single:
         title += f", attacked by {escape(pairs[0][1])}"
-    candidates = results[0].candidates
-    caption = "LPIPS and noise do not count towards the verdict."
-    if candidates is not None:
-        caption = (
-            f"Identified: how often the original is the most similar of {candidates} images, by pixels / by "
-            f"LPIPS. {caption}"
-        )
+    wide = single and console.width >= _WIDE
     table = Table(
-        caption=caption,
+        caption=_caption(results, wide),
         caption_justify="left",
         box=SIMPLE,
         # Without padding the table fits into 80 columns.
@@ -236,26 +258,48 @@ def _print_results(results: Sequence[AuditResult]) -> None:
         show_edge=False,
     )
     names = ("defence",) if single else ("defence", "attack")
-    for name in (*names, "PSNR, dB", "SSIM", "LPIPS", "noise", "identified", "labels", "verdict"):
+    more = ("noise", "top-1", "labels") if wide else ()
+    heads = (*names, "PSNR, dB", "SSIM", "LPIPS", *more, "visible", "identifiable", "verdict")
+    for name in heads:
         left = name in ("defence", "attack", "verdict")
-        narrow = name in ("PSNR, dB", "identified")
+        narrow = name not in ("defence", "attack")
         table.add_column(name, justify="left" if left else "right", no_wrap=narrow, overflow="fold")
     for pair, result in zip(pairs, results, strict=True):
-        level, labels = result.verdict.level, result.label_recovery
+        verdict, labels = result.verdict, result.label_recovery
         inferred = "granted" if labels is None else f"{100 * labels:.0f} %"
-        verdict = f"[{_COLOURS[level]}]{level}[/]"
-        table.add_row(*map(escape, pair[: len(names)]), *_scores(result.means), inferred, verdict)
+        table.add_row(
+            *map(escape, pair[: len(names)]),
+            *_scores(result.means, wide),
+            *([inferred] if wide else []),
+            *(escape(share_cell(share).text) for share in (verdict.visible, verdict.identifiable)),
+            f"[{_COLOURS[verdict.level]}]{verdict.level}[/]",
+        )
     # All audits have the same victims, and so the same blind guess.
-    table.add_row("blind guess", *[""] * (len(names) - 1), *_scores(blind_means(results) or {}), "", "")
+    table.add_row("blind guess", *[""] * (len(names) - 1), *_scores(blind_means(results) or {}, wide))
     console.print(title, highlight=False)
     console.print(table, width=min(console.width, _MAX_TABLE_WIDTH))
-    console.print(f"{summary(results)}\n{verdict_note(results[0])}", highlight=False)
+    console.print(f"{summary(results)}\n{verdict_note(results)}", highlight=False, markup=False)
 
 
-def _scores(means: Mapping[str, Mean]) -> list[str]:
-    """Return the cells from PSNR to identified."""
-    digits = {"psnr": 1, "ssim": 2, "lpips": 3, "noise": 2}
-    return [*(_score(means, name, places) for name, places in digits.items()), top1_cell(means).text]
+def _caption(results: Sequence[AuditResult], wide: bool) -> str:
+    """Return the text below the table."""
+    sentences = ["Shares of visible and identifiable images with 95 % intervals in brackets."]
+    candidates = results[0].candidates
+    if wide and candidates is not None:
+        sentences.append(
+            f"Top-1: how often, of {candidates:,} candidates, the original is the most similar, by pixels / "
+            "by LPIPS."
+        )
+    shaped = without_noise_ratio(results)
+    if wide and shaped:
+        sentences.append(f"Noise of {', '.join(shaped)}: not valid for shaped noise.")
+    return escape(" ".join(sentences))
+
+
+def _scores(means: Mapping[str, Mean], wide: bool) -> list[str]:
+    """Return the cells from PSNR to LPIPS, or to top-1."""
+    cells = [_score(means, name, places) for name, places in (("psnr", 1), ("ssim", 2), ("lpips", 3))]
+    return [*cells, _score(means, "noise", 2), top1_cell(means).text] if wide else cells
 
 
 def _score(means: Mapping[str, Mean], score: str, digits: int) -> str:

@@ -259,6 +259,14 @@ class Defense(ABC):
         return ()
 
     @property
+    def noise_ratio_applies(self) -> bool:
+        """Whether the noise ratio says something about reconstructions behind this defence.
+
+        The evaluation network was trained on uniform noise: noise that is shaped like images looks clean to it.
+        """
+        return getattr(self, "start", None) != "natural"
+
+    @property
     def has_guarantee(self) -> bool:
         """Whether anything is proven about an upload; `guarantee` says what."""
         return False

@@ -125,6 +125,11 @@ class Chain(Defense):
         return networks
 
     @property
+    def noise_ratio_applies(self) -> bool:
+        """Whether it applies to every part."""
+        return all(part.noise_ratio_applies for part in self.parts)
+
+    @property
     def has_guarantee(self) -> bool:
         """Whether the first part has one: the others see only its result."""
         return self.parts[0].has_guarantee

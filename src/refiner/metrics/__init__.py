@@ -3,10 +3,13 @@
 from refiner.metrics.assignment import assign, best_order
 from refiner.metrics.blind_guesses import BlindGuess, best_guesses, blind_guess
 from refiner.metrics.group_verdict import GroupVerdict, judge_group
-from refiner.metrics.identification import Identification, identify
+from refiner.metrics.identification import identify
 from refiner.metrics.image import mse, psnr, ssim
+from refiner.metrics.likelihood import identify_by_likelihood
 from refiner.metrics.metric_registry import METRICS, Metric, noise_ratio, score_all
 from refiner.metrics.perceptual import features, lpips
+from refiner.metrics.ranks import Identification
+from refiner.metrics.shares import Share
 from refiner.metrics.thresholds import Thresholds
 from refiner.metrics.verdict import Level, Verdict, judge, judge_each
 
@@ -17,6 +20,7 @@ __all__ = [
     "Identification",
     "Level",
     "Metric",
+    "Share",
     "Thresholds",
     "Verdict",
     "assign",
@@ -25,6 +29,7 @@ __all__ = [
     "blind_guess",
     "features",
     "identify",
+    "identify_by_likelihood",
     "judge",
     "judge_each",
     "judge_group",

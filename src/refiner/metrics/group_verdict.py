@@ -1,85 +1,99 @@
-"""The verdict for all victims of one defence and attack."""
+"""The verdict for all images of one defence and attack."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from refiner.errors import DataError
+from refiner.metrics.shares import Share
 from refiner.metrics.thresholds import PAPER_THRESHOLDS, Thresholds
-from refiner.metrics.verdict import LEVELS, Level, Verdict
+from refiner.metrics.verdict import Level, Verdict
 
 
 @dataclass(frozen=True)
 class GroupVerdict:
-    """The verdict for all victims of one defence and attack."""
+    """The verdict for all images of one defence and attack."""
 
     level: Level
-    exposed: int
-    """The number of exposed victims."""
-    borderline: int
-    protected: int
+    visible: Share
+    """The share of visible images."""
+    identifiable: Share
+    """The share of images that are visible or identified, including those that chance explains."""
     by_chance: int
-    """Victims exposed by identification alone, if chance explains them; the level does not count them."""
+    """Images that are identified but not visible, if chance explains them; the level does not count them."""
     reason: str
-
-    @property
-    def share(self) -> float:
-        """The fraction of exposed victims, including those that chance explains."""
-        return self.exposed / (self.exposed + self.borderline + self.protected)
+    """Why, in one line."""
 
 
-def judge_group(verdicts: Sequence[Verdict], thresholds: Thresholds = PAPER_THRESHOLDS) -> GroupVerdict:
-    """Return the verdict for all victims of a defence.
+def judge_group(
+    verdicts: Sequence[Verdict], thresholds: Thresholds = PAPER_THRESHOLDS, clients: int | None = None
+) -> GroupVerdict:
+    """Return the verdict for all images of a defence.
 
-    Exposed: at least 5 % of the victims are. Borderline: any is, or at least 20 % are not protected.
-    Otherwise protected. Identification exposes 1 % of the victims by chance; victims that it alone exposes
-    count only if they are more than chance gives in 99 of 100 such groups.
+    Visible: at least 5 % of the images are. Identifiable: fewer are visible, but some image is, or images are
+    identified. Otherwise neither. Chance, too, identifies an image now and then: images that are identified
+    but not visible count only if they are more than chance gives in 99 of 100 such groups.
 
     Args:
-        verdicts: The verdict of each victim.
-        thresholds: The thresholds with which the victims were judged.
+        verdicts: The verdict of each image.
+        thresholds: The thresholds with which the images were judged.
+        clients: How many clients the images belong to; by default every image has its own (see `Share.of`).
 
     Returns:
-        The level and the number of victims at each level.
+        The level, and the shares of visible and identifiable images with their 95 % intervals (Wilson).
 
     Raises:
         DataError: There are no verdicts.
 
     >>> from refiner.metrics import judge
-    >>> judge_group([judge(20.0, 0.6), *[judge(10.0, 0.1)] * 9])
-    GroupVerdict(level='exposed', exposed=1, borderline=0, protected=9, by_chance=0,
-                 reason='1 of 10 exposed (10 %)')
+    >>> verdict = judge_group([judge(20.0, 0.6), *[judge(10.0, 0.1, rank=7, candidates=1000)] * 9])
+    >>> verdict.level, verdict.visible.count, round(verdict.visible.high, 2), verdict.reason
+    ('visible', 1, 0.4, '1 of 10 visible (10 %), no other identifiable')
     """
     if not verdicts:
         raise DataError(
-            "verdicts: none, expected one or more victims",
+            "verdicts: none, expected one or more images",
             field="verdicts",
             value=0,
-            expected="one or more victims",
+            expected="one or more images",
         )
     total = len(verdicts)
-    count = {level: sum(v.level == level for v in verdicts) for level in LEVELS}
-    only_identified = sum(
-        v.level == "exposed" and "exposed" not in (v.votes["psnr"], v.votes["ssim"]) for v in verdicts
+    visible = sum(verdict.measured == "visible" for verdict in verdicts)
+    identified = sum(verdict.measured == "identifiable" for verdict in verdicts)
+    chances = [verdict.chance for verdict in verdicts if verdict.chance is not None]
+    most_by_chance = _most_by_chance(len(chances), max(chances)) if chances else 0
+    by_chance = identified if identified <= most_by_chance else 0
+    level: Level = "neither"
+    if visible and visible >= thresholds.visible_share * total:
+        level = "visible"
+    elif visible or identified > by_chance:
+        level = "identifiable"
+    reason = _reason(visible, identified, by_chance, total, bool(chances))
+    return GroupVerdict(
+        level,
+        Share.of(visible, total, clients),
+        Share.of(visible + identified, total, clients),
+        by_chance,
+        reason,
     )
-    tried = sum("identification" in v.votes for v in verdicts)
-    by_chance = only_identified if only_identified <= _most_by_chance(tried, thresholds.identified) else 0
-    exposed = count["exposed"] - by_chance
-    level: Level = "protected"
-    if exposed and exposed >= thresholds.exposed_share * total:
-        level = "exposed"
-    elif exposed or total - count["protected"] >= thresholds.borderline_share * total:
-        level = "borderline"
-    reason = f"{count['exposed']} of {total} exposed ({100 * count['exposed'] / total:.3g} %)"
-    if count["borderline"]:
-        reason += f", {count['borderline']} borderline"
-    if by_chance:
-        reason += f"; chance explains {by_chance} of the exposed"
-    return GroupVerdict(level, count["exposed"], count["borderline"], count["protected"], by_chance, reason)
+
+
+def _reason(visible: int, identified: int, by_chance: int, total: int, tried: bool) -> str:
+    percent = f" ({100 * visible / total:.3g} %)"
+    reason = f"{visible or 'none'} of {total} visible{percent if 0 < visible < total else ''}"
+    if visible == total:
+        return reason
+    if not tried:
+        return f"{reason}, identification not tested"
+    if not identified:
+        return f"{reason}, {'no other' if visible else 'none'} identifiable"
+    others = "" if not visible else " other" if identified == 1 else " others"
+    reason += f", {identified}{others} identifiable ({100 * identified / total:.3g} %)"
+    return f"{reason}, which chance explains" if by_chance else reason
 
 
 def _most_by_chance(count: int, chance: float, tail: float = 0.01) -> int:
-    """The lowest k such that more than k of `count` victims occur by chance with probability ≤ `tail`."""
+    """The lowest k such that more than k of `count` images occur by chance with probability ≤ `tail`."""
     if chance >= 1:
         return count
     upper_tail, k, log_odds = 1.0, 0, math.log(chance) - math.log1p(-chance)

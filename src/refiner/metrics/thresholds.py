@@ -8,10 +8,10 @@ from refiner import checks
 
 @dataclass(frozen=True)
 class Thresholds:
-    """From which score on a reconstruction reveals something; the first four are the paper's.
+    """From which score on a reconstruction is visible or identifiable; the first four are the paper's.
 
-    All of the paper's thresholds ("Privacy protection") are reported. PSNR, SSIM and identification determine
-    the verdict.
+    A score makes a reconstruction visible only if it also exceeds that of the image's blind guess by a
+    margin.
 
     >>> Thresholds().visible(psnr=16.0, ssim=0.3, lpips=0.2, noise=0.1)
     {'psnr': True, 'ssim': False, 'lpips': False, 'noise': True}
@@ -22,30 +22,28 @@ class Thresholds:
     ssim: float = 0.5
     """Visible at or above."""
     lpips: float = 0.05
-    """Visible at or below. Not part of the verdict: near-copies score above it."""
+    """Visible at or below."""
     noise: float = 0.4
     """Visible at or below. Not part of the verdict: a clean image of something else scores 0."""
     psnr_margin: float = 1.0
-    """Borderline from this far below the threshold, in dB."""
+    """By how much a visible reconstruction's PSNR exceeds the blind guess's, in dB."""
     ssim_margin: float = 0.05
-    """Borderline from this far below the threshold."""
+    """By how much its SSIM exceeds the blind guess's."""
+    lpips_margin: float = 0.05
+    """By how much its LPIPS is below the blind guess's."""
+    structure: float = 0.4
+    """The lowest SSIM at which PSNR counts: a blur of the right colours, as a 4×4 thumbnail, scores 17 dB."""
     identified: float = 0.01
-    """Exposed if an unrelated image ranks as well with at most this probability."""
-    suspicious: float = 0.05
-    """Borderline likewise; identification is ignored with fewer than 1 / `suspicious` candidates."""
-    exposed_share: float = 0.05
-    """A group is exposed if at least this fraction of its victims is."""
-    borderline_share: float = 0.2
-    """A group is borderline if at least this fraction of its victims is not protected."""
+    """The highest probability of identifying an image by chance at which identification counts: with fewer
+    than 1 / `identified` candidates it does not."""
+    visible_share: float = 0.05
+    """The fraction of visible images from which on a defence as a whole is visible."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             high = math.inf if field.name in ("psnr", "psnr_margin") else 1
             checks.number(field.name, getattr(self, field.name), 0, high)
-        if not 0 < self.identified <= self.suspicious:
-            raise checks.wrong(
-                "identified", self.identified, f"a number in (0, suspicious = {self.suspicious:g}]"
-            )
+        checks.number("identified", self.identified, 0, 1, above=True)
 
     def visible(self, *, psnr: float, ssim: float, lpips: float, noise: float) -> dict[str, bool]:
         """Return whether private content is visible by each of the paper's thresholds alone.

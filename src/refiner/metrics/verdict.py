@@ -1,4 +1,4 @@
-"""The verdict for one victim: exposed, borderline or protected."""
+"""The verdict for one image: visible, identifiable, or neither."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,105 +10,135 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.errors import DataError
-from refiner.metrics.identification import Identification
+from refiner.metrics.ranks import Identification
 from refiner.metrics.thresholds import PAPER_THRESHOLDS, Thresholds
 
-Level = Literal["exposed", "borderline", "protected"]
-LEVELS: tuple[Level, ...] = ("exposed", "borderline", "protected")  # the worst first
+Level = Literal["visible", "identifiable", "neither", "no verdict"]
+LEVELS: tuple[Level, ...] = ("visible", "identifiable", "neither", "no verdict")
+"""The worst first; "no verdict" where an audit can't tell, as when the attack fails without a defence."""
+VISIBILITY = ("psnr", "ssim", "lpips")
+"""The criteria of visibility; one of them is enough."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict for one victim."""
+    """The verdict for one image."""
 
     level: Level
-    """The worst of the votes."""
-    votes: Mapping[str, Level]
-    """The level by each criterion: psnr, ssim and, if it was tried on enough candidates, identification."""
+    criteria: Mapping[str, bool]
+    """Whether each criterion is met: psnr, ssim, lpips if it was measured, and identification if there were
+    enough candidates."""
     reasons: tuple[str, ...]
-    """One line for each criterion."""
+    """One line for each score."""
+    chance: float | None = None
+    """The probability of identifying the image by chance; None if identification does not count."""
+
+    @property
+    def measured(self) -> Level:
+        """The level by the criteria alone, also where the audit gives no verdict."""
+        if any(self.criteria.get(name, False) for name in VISIBILITY):
+            return "visible"
+        return "identifiable" if self.criteria.get("identification", False) else "neither"
 
 
 def judge(
     psnr: float,
     ssim: float,
     *,
+    lpips: float | None = None,
     rank: float | None = None,
     candidates: int | None = None,
     attempts: int = 1,
     blind_psnr: float | None = None,
     blind_ssim: float | None = None,
+    blind_lpips: float | None = None,
     thresholds: Thresholds = PAPER_THRESHOLDS,
 ) -> Verdict:
-    """Return one victim's verdict: the worst of what PSNR, SSIM and identification indicate.
+    """Return one image's verdict: is its reconstruction visible, identifiable or neither?
 
-    PSNR or SSIM at or above its threshold: exposed; less than a margin below: borderline. A score that does
-    not exceed the blind guess's is ignored: a third of CIFAR's images score 15 dB or more against their own
-    mean colour. Identification: rank / candidates is the probability that an unrelated image ranks as well;
-    at most 1 %: exposed, at most 5 %: borderline. So rank 1 of 1,000 is exposed, rank 1 of 50 is borderline,
-    and with fewer than 20 candidates identification is ignored.
+    Visible: PSNR, SSIM or LPIPS is beyond its threshold, and beyond the blind guess of the same image by a
+    margin: a third of CIFAR-10's images score 15 dB or more against their own mean colour. PSNR counts only
+    from an SSIM of 0.4 on: without structure 15 dB are a blur of the right colours. Identifiable: not
+    visible, but of all candidates the original is the most similar to the reconstruction. That counts only if
+    chance explains it with a probability of at most 1 %: among 100 candidates or more, and among 200 if the
+    rank is the better of two.
 
     Args:
         psnr: PSNR of the reconstruction, in dB.
         ssim: SSIM of the reconstruction.
-        rank: The original's rank among the candidates.
+        lpips: LPIPS of the reconstruction; counts only with `blind_lpips`, since what a given LPIPS means
+            depends on the size and kind of the images.
+        rank: The original's rank among the candidates; 1 is the most similar.
         candidates: The number of candidates.
         attempts: How many ranks the given one is the best of; the probability is multiplied by it.
-        blind_psnr: PSNR of the victim's best blind guess.
-        blind_ssim: SSIM of the victim's best blind guess.
+        blind_psnr: PSNR of the image's best blind guess; without it PSNR is compared with its threshold only.
+        blind_ssim: SSIM of the image's best blind guess; likewise.
+        blind_lpips: LPIPS of the image's best blind guess.
         thresholds: The thresholds to apply.
 
     Returns:
-        The level, the level by each score, and the reasons.
+        The level, the criteria that are met, and the reasons.
 
     Raises:
         DataError: A score is not finite, or only one of `rank` and `candidates` is given.
 
     >>> judge(12.0, 0.2, rank=1, candidates=1000)
-    Verdict(level='exposed', votes={'psnr': 'protected', 'ssim': 'protected', 'identification': 'exposed'},
-            reasons=('PSNR 12.0 dB', 'SSIM 0.20', 'rank 1 of 1000, by chance 0.1 %'))
-    >>> judge(16.0, 0.2, blind_psnr=17.0).reasons
-    ('PSNR 16.0 dB, no better than a blind guess (17.0 dB)', 'SSIM 0.20')
+    Verdict(level='identifiable', criteria={'psnr': False, 'ssim': False, 'identification': True},
+            reasons=('PSNR 12.0 dB', 'SSIM 0.20', 'the most similar of 1000, by chance 0.1 %'), chance=0.001)
+    >>> judge(16.0, 0.2, blind_psnr=15.5).reasons
+    ('PSNR 16.0 dB, hardly better than a blind guess (15.5 dB)', 'SSIM 0.20')
     """
-    psnr_vote = _vote("PSNR", psnr, thresholds.psnr, thresholds.psnr_margin, blind_psnr)
-    ssim_vote = _vote("SSIM", ssim, thresholds.ssim, thresholds.ssim_margin, blind_ssim)
-    votes: dict[str, Level] = {"psnr": psnr_vote[0], "ssim": ssim_vote[0]}
-    reasons = [psnr_vote[1], ssim_vote[1]]
     if (rank is None) != (candidates is None):
         raise DataError(
             f"rank = {rank}, candidates = {candidates}: expected both or neither",
             field="rank" if rank is None else "candidates",
             expected="rank and candidates, or neither",
         )
+    criteria: dict[str, bool] = {}
+    reasons: list[str] = []
+    scores = {"psnr": (psnr, blind_psnr), "ssim": (ssim, blind_ssim), "lpips": (lpips, blind_lpips)}
+    for name, (score, blind) in scores.items():
+        if score is not None:
+            criteria[name], reason = _is_beyond(name, score, blind, thresholds)
+            reasons.append(reason)
+    if criteria["psnr"] and ssim < thresholds.structure:
+        criteria["psnr"] = False
+        reasons[0] = f"PSNR {psnr:.1f} dB, but without structure (SSIM below {thresholds.structure:g})"
+    chance = None
     if rank is not None and candidates is not None:
-        level, reason = _identification_vote(rank, candidates, attempts, thresholds)
+        chance, reason = _chance(rank, candidates, attempts, thresholds)
         reasons.append(reason)
-        if level is not None:
-            votes["identification"] = level
-    return Verdict(min(votes.values(), key=LEVELS.index), votes, tuple(reasons))
+        if chance is not None:
+            criteria["identification"] = rank == 1
+    verdict = Verdict("neither", criteria, tuple(reasons), chance)
+    return Verdict(verdict.measured, criteria, tuple(reasons), chance)
 
 
 def judge_each(
     psnr: Tensor,
     ssim: Tensor,
     *,
+    lpips: Tensor | None = None,
     identifications: Sequence[Identification] = (),
     chosen_from: int = 1,
     blind_psnr: Tensor | None = None,
     blind_ssim: Tensor | None = None,
+    blind_lpips: Tensor | None = None,
     thresholds: Thresholds = PAPER_THRESHOLDS,
 ) -> list[Verdict]:
-    """Return `judge` for every victim.
+    """Return `judge` for every image.
 
     Args:
         psnr: PSNR of each reconstruction, `[N]`.
         ssim: SSIM of each reconstruction, `[N]`.
-        identifications: Identifications of the same victims in several ways. The best rank counts, corrected
+        lpips: LPIPS of each reconstruction, `[N]`.
+        identifications: Identifications of the same images in several ways. The best rank counts, corrected
             for their number.
         chosen_from: From how many reconstructions each one was chosen with knowledge of its original, as the
             best assignment of a batch does. Chance is as many times as likely.
-        blind_psnr: PSNR of each victim's best blind guess, `[N]`.
-        blind_ssim: SSIM of each victim's best blind guess, `[N]`.
+        blind_psnr: PSNR of each image's best blind guess, `[N]`.
+        blind_ssim: SSIM of each image's best blind guess, `[N]`.
+        blind_lpips: LPIPS of each image's best blind guess, `[N]`.
         thresholds: The thresholds to apply.
 
     Returns:
@@ -117,10 +147,17 @@ def judge_each(
     Raises:
         DataError: Shapes differ, or the identifications have different candidates.
 
-    >>> [v.level for v in judge_each(torch.tensor([20.0, 14.5, 10.0]), torch.tensor([0.1, 0.1, 0.1]))]
-    ['exposed', 'borderline', 'protected']
+    >>> [v.level for v in judge_each(torch.tensor([20.0, 20.0, 10.0]), torch.tensor([0.4, 0.1, 0.6]))]
+    ['visible', 'neither', 'visible']
     """
-    columns = {"psnr": psnr, "ssim": ssim, "blind_psnr": blind_psnr, "blind_ssim": blind_ssim}
+    columns = {
+        "psnr": psnr,
+        "ssim": ssim,
+        "lpips": lpips,
+        "blind_psnr": blind_psnr,
+        "blind_ssim": blind_ssim,
+        "blind_lpips": blind_lpips,
+    }
     _check_shapes({**columns, **{f"ranks by {result.by}": result.ranks for result in identifications}}, psnr)
     if len({result.candidates for result in identifications}) > 1:
         raise DataError(
@@ -131,23 +168,22 @@ def judge_each(
         )
     candidates = identifications[0].candidates if identifications else None
     ranks = torch.stack([i.ranks for i in identifications]).amin(0) if identifications else None
-    rows = zip(*(_to_list(c, len(psnr)) for c in (psnr, ssim, ranks, blind_psnr, blind_ssim)), strict=True)
-    verdicts = []
-    for victim_psnr, victim_ssim, rank, victim_blind_psnr, victim_blind_ssim in rows:
-        assert victim_psnr is not None and victim_ssim is not None
-        verdicts.append(
-            judge(
-                victim_psnr,
-                victim_ssim,
-                rank=rank,
-                candidates=candidates,
-                attempts=max(1, len(identifications)) * chosen_from,
-                blind_psnr=victim_blind_psnr,
-                blind_ssim=victim_blind_ssim,
-                thresholds=thresholds,
-            )
+    optional = {
+        name: [None] * len(psnr) if column is None else column.tolist()
+        for name, column in {**columns, "rank": ranks}.items()
+        if name not in ("psnr", "ssim")
+    }
+    return [
+        judge(
+            float(psnr[i]),
+            float(ssim[i]),
+            **{name: values[i] for name, values in optional.items()},
+            candidates=candidates,
+            attempts=max(1, len(identifications)) * chosen_from,
+            thresholds=thresholds,
         )
-    return verdicts
+        for i in range(len(psnr))
+    ]
 
 
 def _check_shapes(columns: Mapping[str, Tensor | None], psnr: Tensor) -> None:
@@ -161,45 +197,40 @@ def _check_shapes(columns: Mapping[str, Tensor | None], psnr: Tensor) -> None:
             )
 
 
-def _to_list(column: Tensor | None, count: int) -> Sequence[float | None]:
-    return [None] * count if column is None else column.tolist()
-
-
-def _vote(name: str, score: float, threshold: float, margin: float, blind: float | None) -> tuple[Level, str]:
-    """The level by one score, and the reason."""
-    unit, digits = (" dB", 1) if name == "PSNR" else ("", 2)
-    for title, value in ((name, score), (f"blind {name}", blind)):
+def _is_beyond(name: str, score: float, blind: float | None, thresholds: Thresholds) -> tuple[bool, str]:
+    """Whether a score is beyond its threshold and the blind guess, and the reason."""
+    title, unit = name.upper(), " dB" if name == "psnr" else ""
+    digits = {"psnr": 1, "ssim": 2, "lpips": 3}[name]
+    for label, value in ((title, score), (f"blind {title}", blind)):
         if value is not None and not math.isfinite(value):
             raise DataError(
-                f"{title} = {value}: expected a finite number",
-                field=title,
+                f"{label} = {value}: expected a finite number",
+                field=label,
                 value=value,
                 expected="a finite number",
             )
-    reason = f"{name} {score:.{digits}f}{unit}"
-    if score < threshold - margin:
-        return "protected", reason
-    if blind is not None and score <= blind:
-        return "protected", f"{reason}, no better than a blind guess ({blind:.{digits}f}{unit})"
-    if score < threshold:
-        return "borderline", f"{reason}, near {threshold:g}"
-    return "exposed", f"{reason}, at or above {threshold:g}"
+    threshold, margin = getattr(thresholds, name), getattr(thresholds, f"{name}_margin")
+    reason = f"{title} {score:.{digits}f}{unit}"
+    # A lower LPIPS is closer, a higher PSNR or SSIM.
+    sign = -1 if name == "lpips" else 1
+    if sign * score < sign * threshold:
+        return False, reason
+    if blind is None and name == "lpips":
+        return False, f"{reason}, without a blind guess to compare it with"
+    if blind is not None and sign * (score - blind) < margin:
+        hardly = "hardly" if sign * (score - blind) > 0 else "no"
+        return False, f"{reason}, {hardly} better than a blind guess ({blind:.{digits}f}{unit})"
+    return True, f"{reason}, at or {'below' if name == 'lpips' else 'above'} {threshold:g}"
 
 
-def _identification_vote(
-    rank: float, candidates: int, attempts: int, thresholds: Thresholds
-) -> tuple[Level | None, str]:
-    """The level by a rank, None with too few candidates, and the reason."""
+def _chance(rank: float, candidates: int, attempts: int, thresholds: Thresholds) -> tuple[float | None, str]:
+    """The probability of rank 1 by chance, None with too few candidates, and the reason."""
     checks.integer("candidates", candidates, 2)
     checks.number("rank", rank, 1, candidates)
-    # Union bound: the best of several ranks is at most as many times as likely by chance.
-    factor = checks.integer("attempts", attempts, 1) / candidates
-    reason = f"rank {rank:g} of {candidates}"
-    # 5 / 100 and 0.05 may differ in their last digit.
-    tolerance = 1 + 1e-9
-    if factor > thresholds.suspicious * tolerance:
+    # Union bound: that one of several ranks is 1 by chance is at most as many times as likely.
+    chance = checks.integer("attempts", attempts, 1) / candidates
+    reason = f"the most similar of {candidates}" if rank == 1 else f"rank {rank:g} of {candidates}"
+    # 1 / 100 and 0.01 may differ in their last digit.
+    if chance > thresholds.identified * (1 + 1e-9):
         return None, f"{reason}, too few candidates to tell"
-    level: Level = "protected"
-    if rank * factor <= thresholds.suspicious * tolerance:
-        level = "exposed" if rank * factor <= thresholds.identified * tolerance else "borderline"
-    return level, f"{reason}, by chance {min(100.0, 100 * rank * factor):.2g} %"
+    return chance, f"{reason}, by chance {100 * chance:.2g} %" if rank == 1 else reason

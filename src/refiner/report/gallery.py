@@ -8,7 +8,16 @@ from typing import ClassVar
 from refiner.errors import DataError
 from refiner.report.inline_image import Pixels, check_pixels, img_element
 from refiner.report.markup import count_of, escape, paragraph
-from refiner.report.verdict import VERDICTS, Verdict, badge, check_verdict, icon, share_bar, verdict_counts
+from refiner.report.verdict import (
+    VERDICTS,
+    Verdict,
+    badge,
+    check_verdict,
+    css_class,
+    icon,
+    share_bar,
+    verdict_counts,
+)
 
 _FEW_GROUPS = 3  # up to this many groups are all open and need no overview
 
@@ -31,8 +40,8 @@ class Card:
 
     >>> import numpy as np
     >>> grey = np.full((32, 32, 3), 128, np.uint8)
-    >>> Card("frog", grey, grey, scores=[("PSNR", "31.2 dB")], verdict="exposed").verdict
-    'exposed'
+    >>> Card("frog", grey, grey, scores=[("PSNR", "31.2 dB")], verdict="visible").verdict
+    'visible'
     """
 
     name: str
@@ -135,8 +144,11 @@ def _link(group: CardGroup, anchor: str) -> str:
     if worst is None:
         return f'<a href="#{anchor}">{count_of(len(verdicts), "victim")}</a>'
     count = verdicts.count(worst)
-    summary = f"all {worst}" if count == len(verdicts) else f"{count} of {len(verdicts)} {worst}"
-    return f'<a class="{worst}" href="#{anchor}">{share_bar(verdicts)}<span>{icon(worst)}{summary}</span></a>'
+    summary = f"{count} of {len(verdicts)} {worst}"
+    if count == len(verdicts):
+        summary = worst if worst == "no verdict" else f"all {worst}"
+    content = f"{share_bar(verdicts)}<span>{icon(worst)}{summary}</span>"
+    return f'<a class="{css_class(worst)}" href="#{anchor}">{content}</a>'
 
 
 def _filter(groups: Sequence[CardGroup]) -> str:
@@ -173,9 +185,9 @@ def _card(card: Card) -> str:
         for label, pixels in card.images()
     )
     scores = "".join(f"<div><dt>{escape(n)}</dt><dd>{escape(value)}</dd></div>" for n, value in card.scores)
-    verdict = card.verdict or ""
+    style = "" if card.verdict is None else css_class(card.verdict)
     return (
-        f'<article class="card {verdict}" data-verdict="{verdict}">\n'
+        f'<article class="card {style}" data-verdict="{card.verdict or ""}">\n'
         f"<header><h4>{name}</h4>{badge(card.verdict) if card.verdict else ''}</header>\n"
         f'<div class="trio">{images}</div>\n'
         f"{f'<dl>{scores}</dl>' if scores else ''}</article>\n"

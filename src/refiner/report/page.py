@@ -15,7 +15,7 @@ from refiner._version import __version__
 from refiner.errors import DataError
 from refiner.files import write_atomically
 from refiner.report.markup import escape, paragraph
-from refiner.report.verdict import Verdict, badge, check_verdict, icon_sprite
+from refiner.report.verdict import Verdict, badge, check_verdict, css_class, icon_sprite
 
 _LARGE_TYPE = 14  # a fact of at most so many characters is set in large type
 _STYLES = ("page.css", "comparison.css", "gallery.css", "table.css", "distribution.css", "settings_table.css")
@@ -157,7 +157,8 @@ def _byline(made: datetime | None) -> str:
 def _summary(page: Page) -> str:
     if page.verdict is None:
         return paragraph(page.summary, "summary")
-    return f'<p class="summary {page.verdict}">{badge(page.verdict)} {escape(page.summary)}</p>\n'
+    content = f"{badge(page.verdict, long=True)} {escape(page.summary)}"
+    return f'<p class="summary {css_class(page.verdict)}">{content}</p>\n'
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> str:

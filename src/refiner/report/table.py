@@ -32,9 +32,9 @@ class Cell:
     Raises:
         SettingError: if `verdict` is none of `VERDICTS`.
 
-    >>> Cell("11 of 12", "exposed", value=11 / 12).sort_key() == 11 / 12
+    >>> Cell("11 of 12", "visible", value=11 / 12).sort_key() == 11 / 12
     True
-    >>> Cell(verdict="exposed").sort_key() < Cell(verdict="protected").sort_key()
+    >>> Cell(verdict="visible").sort_key() < Cell(verdict="neither").sort_key()
     True
     """
 

@@ -1,0 +1,70 @@
+"""What the verdicts of audits do not show, and what is proven."""
+
+from collections.abc import Mapping, Sequence
+
+from refiner.audit.control import NO_CONTROL
+from refiner.audit.display_names import enumeration, pair_names
+from refiner.audit.result import AuditResult
+
+
+def caveats(results: Sequence[AuditResult]) -> list[str]:
+    """Return sentences on what the verdicts do not show."""
+    sentences = []
+    if any(result.verdict.reason == NO_CONTROL for result in results):
+        sentences.append(
+            "Whether the attack works on this model at all is unknown: run its control, or audit the defence "
+            "`none` as well."
+        )
+    for attack in dict.fromkeys(result.attack for result in results):
+        controls = [result.control for result in results if result.attack == attack and result.control]
+        if any(not control.works for control in controls):
+            sentences.append(
+                f"{attack} fails even without a defence, so its results say nothing about the defences: use "
+                "more iterations or another attack."
+            )
+        elif any(control.level == "identifiable" for control in controls):
+            sentences.append(
+                f"Even without a defence {attack} makes hardly any image visible, so that only what it "
+                "identifies says something about the defences."
+            )
+    for (defense, attack), result in zip(pair_names(results), results, strict=True):
+        if any(result.diverged):
+            uploads = f"{sum(result.diverged)} of {len(result.diverged)} uploads"
+            sentences.append(
+                f"{attack} diverged on {uploads} of {defense}, which does not mean that they are protected."
+            )
+    for attack in dict.fromkeys(result.attack for result in results if _uses_bundled_generator(result)):
+        sentences.append(
+            f"{attack} used the bundled generator, which was trained on CIFAR-10; other data need another "
+            "one."
+        )
+    for result in results:
+        if result.candidates is not None and not any(f.verdict.chance is not None for f in result.findings):
+            sentences.append(
+                f"Identification does not count here: among {result.candidates} candidates it can't be "
+                "distinguished from chance."
+            )
+            break
+    return sentences
+
+
+def guarantees(audits: Mapping[str, Sequence[AuditResult]]) -> list[str]:
+    """Return sentences on which defences, by name, have a proven guarantee; most have none."""
+    sentences, unproven = [], []
+    for name, (result, *_) in audits.items():
+        settings = result.settings.get("defense")
+        if isinstance(settings, Mapping) and settings.get("proven"):
+            sentences.append(f"Proven for {name}: {settings['guarantee']}.")
+        elif result.defense != "none":
+            unproven.append(name)
+    if unproven:
+        sentences.append(
+            f"Nothing is proven for {enumeration(unproven)}: these are measurements, and a stronger attack "
+            "may reconstruct more."
+        )
+    return sentences
+
+
+def _uses_bundled_generator(result: AuditResult) -> bool:
+    settings = result.settings.get("attack")
+    return isinstance(settings, Mapping) and "generator" in settings and settings["generator"] is None
