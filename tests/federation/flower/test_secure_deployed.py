@@ -117,7 +117,10 @@ def test_killed_clients_do_not_change_the_sum_and_no_update_is_sent_unmasked(
     follow_run(deployment, run, CheckpointConfig(out))
     sent_masked = bytes(relay.sent)
     first, second = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
-    assert (first["asked"], first["used"], [*first["rejected"].values()]) == (3, 2, ["no reply within 50 s"])
+    assert (first["asked"], first["used"]) == (3, 2)
+    # Flower notices up to a minute after a last heartbeat that a node is dead: before or after the deadline.
+    (reason,) = first["rejected"].values()
+    assert reason == "no reply within 50 s" or "Node Unavailable" in reason
     assert (second["asked"], second["used"], len(second["rejected"])) == (3, 3, 1)
 
     torch.manual_seed(derive_seed(SETTINGS.seed or 0, "model"))
