@@ -100,7 +100,7 @@ def test_a_third_party_attack_can_be_audited(perceptron: refiner.Task) -> None:
     result = refiner.audit(
         perceptron, sample.images[:4], sample.labels[:4], defense="none", attack=LinearInversion()
     )
-    assert result.verdict.level == "exposed"
+    assert result.verdict.level == "visible"
 
 
 def test_a_third_party_attack_rejects_a_task(task: refiner.Task, observation: Observation) -> None:

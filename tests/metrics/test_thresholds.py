@@ -32,9 +32,9 @@ def test_a_score_at_its_threshold_is_visible() -> None:
         ("ssim", 1.5, r"ssim = 1.5: expected a number in \[0, 1\]"),
         ("noise", float("nan"), r"noise = nan: expected a number in \[0, 1\]"),
         ("lpips", "low", r"lpips = 'low': expected a number in \[0, 1\]"),
-        ("exposed_share", 5, r"exposed_share = 5: expected a number in \[0, 1\]"),
-        ("identified", 0, r"identified = 0: expected a number in \(0, suspicious = 0.05\]"),
-        ("identified", 0.1, r"identified = 0.1: expected a number in \(0, suspicious = 0.05\]"),
+        ("visible_share", 5, r"visible_share = 5: expected a number in \[0, 1\]"),
+        ("structure", -0.1, r"structure = -0.1: expected a number in \[0, 1\]"),
+        ("identified", 0, r"identified = 0: expected a number in \(0, 1\]"),
     ],
 )
 def test_values_out_of_range_raise_one_line(field: str, value: object, message: str) -> None:

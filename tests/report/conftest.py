@@ -70,7 +70,7 @@ def audit_page(defenses: int = 3, attacks: int = 2, victims: int = 4) -> Page:
             ]
             groups.append(CardGroup(defense, attack, cards))
             strips.append(Strip(defense, attack, psnr.tolist()))
-            exposed = sum(card.verdict == "exposed" for card in cards)
+            visible = sum(card.verdict == "visible" for card in cards)
             spread = 1.96 * psnr.std() / victims**0.5
             rows.append(
                 [
@@ -80,15 +80,15 @@ def audit_page(defenses: int = 3, attacks: int = 2, victims: int = 4) -> Page:
                     f"{psnr.max():.1f} dB",
                     f"{1 - share.mean() ** 0.5:.3f}",
                     f"{share.mean():.3f}",
-                    Cell(f"{exposed} of {victims}", value=exposed / victims),
+                    Cell(f"{visible} of {victims}", value=visible / victims),
                     Cell(verdict=_verdict(psnr.mean())),
                 ]
             )
-    columns = ["defence", "attack", "PSNR", "worst victim", "SSIM", "LPIPS", "exposed", "verdict"]
+    columns = ["defence", "attack", "PSNR", "worst victim", "SSIM", "LPIPS", "visible", "verdict"]
     return Page(
         "Privacy audit of LeNet on CIFAR-10",
         "With Refiner, InvertingGrad does no better than a blind guess on every victim; without a defence "
-        "all of them are exposed.",
+        "all of them are visible.",
         [
             ("victims", str(victims)),
             ("defences", str(defenses)),
@@ -99,12 +99,12 @@ def audit_page(defenses: int = 3, attacks: int = 2, victims: int = 4) -> Page:
         [
             Distribution(
                 "How well each attack did, victim by victim",
-                "PSNR in dB, higher is more exposed",
+                "PSNR in dB, higher reveals more",
                 strips,
                 [
                     ReferenceLine("blind guess", 14.1),
-                    ReferenceLine("borderline from", 15.0),
-                    ReferenceLine("exposed from", 19.0),
+                    ReferenceLine("identifiable from", 15.0),
+                    ReferenceLine("visible from", 19.0),
                 ],
                 "Every dot is a victim, the box holds the middle half, the mark is the median.",
                 "dB",
@@ -113,7 +113,7 @@ def audit_page(defenses: int = 3, attacks: int = 2, victims: int = 4) -> Page:
             Gallery(
                 "Victim by victim",
                 groups,
-                "Exposed from 19 dB, borderline from 15 dB, protected below.",
+                "Visible from 19 dB, identifiable from 15 dB, neither below.",
             ),
             SettingsTable(
                 {
@@ -131,13 +131,13 @@ def audit_page(defenses: int = 3, attacks: int = 2, victims: int = 4) -> Page:
             ),
         ],
         "The attacker knows the model, the labels and the batch size, but not the defence.",
-        "protected",
+        "neither",
         datetime(2026, 3, 14, 9, 26, tzinfo=UTC),
     )
 
 
 def _verdict(psnr: float) -> Verdict:
-    return "exposed" if psnr >= 19 else "borderline" if psnr >= 15 else "protected"
+    return "visible" if psnr >= 19 else "identifiable" if psnr >= 15 else "neither"
 
 
 @pytest.fixture(scope="session")

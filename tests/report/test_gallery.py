@@ -17,56 +17,58 @@ def cards(*verdicts: Verdict | None) -> list[Card]:
 
 def test_card_shows_labelled_images_scores_and_verdict() -> None:
     scores = [("PSNR", "31.2 dB"), ("SSIM", "0.97")]
-    card = Card("frog", GREY, GREY, GREY, scores, "exposed")
+    card = Card("frog", GREY, GREY, GREY, scores, "visible")
     html = Gallery("t", [CardGroup("none", "DLG", [card, *cards(None)])]).html("a")
     first, second = html.split("<article")[1:]
     labels = ["original", "robust data", "reconstruction"]
     assert re.findall("<figcaption>(.*?)</figcaption>", first) == labels
     assert re.findall('alt="(.*?)"', first) == [f"frog, {label}" for label in labels]
     assert re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", first) == scores
-    assert 'class="card exposed"' in first
-    assert "exposed</span>" in first
+    assert 'class="card visible"' in first
+    assert "visible</span>" in first
     assert re.findall("<figcaption>(.*?)</figcaption>", second) == ["original", "reconstruction"]
     assert "badge" not in second
 
 
 def test_few_groups_are_open_and_many_have_an_overview() -> None:
-    groups = [CardGroup(d, a, cards("exposed")) for d in ("none", "Refiner") for a in ("DLG", "LAMP")]
+    groups = [CardGroup(d, a, cards("visible")) for d in ("none", "Refiner") for a in ("DLG", "LAMP")]
     few, many = Gallery("t", groups[:3]).html("a"), Gallery("t", groups).html("a")
     assert few.count("<details") == few.count(" open>") == 3
     assert "overview" not in few
     assert many.count("<details") == 4
     assert many.count(" open>") == 1
-    links = re.findall(r'<a class="exposed" href="#(.*?)"', many)
+    links = re.findall(r'<a class="visible" href="#(.*?)"', many)
     assert links == re.findall('<details class="group" id="(.*?)"', many)
 
 
 def test_overview_shows_the_worst_verdict_and_gaps() -> None:
     groups = [
-        CardGroup("none", "DLG", cards("exposed", "exposed")),
-        CardGroup("none", "LAMP", cards("exposed", "protected", "borderline")),
-        CardGroup("Refiner", "DLG", cards("protected", "borderline")),
-        CardGroup("Soteria", "LAMP", cards("protected", "protected")),
+        CardGroup("none", "DLG", cards("visible", "visible")),
+        CardGroup("none", "LAMP", cards("visible", "neither", "identifiable")),
+        CardGroup("Refiner", "DLG", cards("neither", "identifiable")),
+        CardGroup("Soteria", "LAMP", cards("neither", "neither")),
         CardGroup("ATS", "LAMP", cards(None)),
+        CardGroup("pruning", "DLG", cards("no verdict", "no verdict")),
     ]
     html = Gallery("t", groups).html("a").split("</table>")[0]
     cells = [re.sub("<.*?>", "", cell) for cell in re.findall("<td>(.*?)</td>", html)]
     assert cells == [
-        *("all exposed", "1 of 3 exposed"),
-        *("1 of 2 borderline", "–"),
-        *("–", "all protected"),
+        *("all visible", "1 of 3 visible"),
+        *("1 of 2 identifiable", "–"),
+        *("–", "all neither"),
         *("–", "1 victim"),
+        *("no verdict", "–"),
     ]
 
 
 def test_group_counts_its_verdicts() -> None:
-    html = Gallery("t", [CardGroup("none", "DLG", cards("protected", "exposed", "protected"))]).html("a")
-    assert "1 exposed, 2 protected</span></summary>" in html
+    html = Gallery("t", [CardGroup("none", "DLG", cards("neither", "visible", "neither"))]).html("a")
+    assert "1 visible, 2 neither</span></summary>" in html
 
 
 @pytest.mark.parametrize(
     ("verdicts", "boxes"),
-    [(("exposed",), []), (("protected", "exposed"), ["exposed", "protected"]), (VERDICTS, list(VERDICTS))],
+    [(("visible",), []), (("neither", "visible"), ["visible", "neither"]), (VERDICTS, list(VERDICTS))],
 )
 def test_filter_offers_only_verdicts_that_occur(verdicts: tuple[Verdict, ...], boxes: list[str]) -> None:
     html = Gallery("t", [CardGroup("none", "DLG", cards(*verdicts))]).html("a")

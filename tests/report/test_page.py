@@ -43,8 +43,8 @@ TEXT = st.text(max_size=30)
 def page_of(word: str) -> Page:
     """A page with `word` in every text field."""
     cards = [
-        Card(word, GREY, GREY, GREY, [(word, word)], "exposed"),
-        Card(word, GREY, GREY, verdict="protected"),
+        Card(word, GREY, GREY, GREY, [(word, word)], "visible"),
+        Card(word, GREY, GREY, verdict="neither"),
     ]
     strips = [Strip(word, word, [1.0, 2.0]), Strip(word, word + "b", [3.0])]
     return Page(
@@ -53,13 +53,13 @@ def page_of(word: str) -> Page:
         [(word, "v" + word)],
         [
             Comparison(word, "n" + word, [ImageRow(word, [InlineImage(GREY, "a" + word, "c" + word)])]),
-            Table(word, [word, "b"], [[word, Cell("t" + word, "exposed")], [word, "2"]], "n" + word),
+            Table(word, [word, "b"], [[word, Cell("t" + word, "visible")], [word, "2"]], "n" + word),
             Gallery(word, [CardGroup(word, word + str(n), cards, "n" + word) for n in range(4)], "n" + word),
             Distribution(word, word, strips, [ReferenceLine(word, 1.5)], "n" + word, "u" + word),
             SettingsTable({word: word, word + "b": {word: [word]}}, word, "n" + word),
         ],
         "n" + word,
-        "borderline",
+        "identifiable",
         datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
     )
 
@@ -71,7 +71,7 @@ def test_text_is_unchanged_and_adds_no_element(read: Read, word: str) -> None:
     shown = _shown(word)
     assert got.texts["h1"] == [shown]
     assert f"s{shown}" in got.texts["p"][1]
-    assert got.texts["td"][0] == f"t{shown} exposed"
+    assert got.texts["td"][0] == f"t{shown} visible"
     assert got.texts["h4"] == [shown] * 8
     images = [attributes["alt"] for tag, attributes in got.tags if tag == "img"]
     assert images[0] == f"a{shown}"
@@ -115,10 +115,10 @@ def test_content_policy_allows_only_the_pages_script() -> None:
 
 def test_header_has_time_version_and_summary(read: Read) -> None:
     east = timezone(timedelta(hours=2))
-    page = Page("t", "All is well.", verdict="protected", made=datetime(2026, 7, 1, 1, 30, tzinfo=east))
+    page = Page("t", "All is well.", verdict="neither", made=datetime(2026, 7, 1, 1, 30, tzinfo=east))
     got = read(page)
     assert got.texts["p"][0] == f"2026-06-30 23:30 UTC · refiner {refiner.__version__}"
-    assert got.texts["p"][1] == "protected All is well."
+    assert got.texts["p"][1] == "neither visible nor identifiable All is well."
     assert ("time", {"datetime": "2026-06-30T23:30:00+00:00"}) in got.tags
 
 
@@ -148,7 +148,7 @@ def test_equal_pages_give_equal_documents(audit: Callable[..., Page]) -> None:
 
 
 def test_unknown_verdicts_and_times_without_zone_are_rejected() -> None:
-    with pytest.raises(SettingError, match="verdict = 'safe': expected one of 'exposed'"):
+    with pytest.raises(SettingError, match="verdict = 'safe': expected one of 'visible'"):
         Page("t", "s", verdict="safe")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="made = '2026-01-01T00:00:00': expected a time with a time zone"):
         Page("t", "s", made=datetime(2026, 1, 1))

@@ -139,9 +139,9 @@ def test_audit_page_is_readable(
     paper, _ = tab.evaluate(COLOURS, "body")
     assert (max(paper) < 60) == (scheme == "dark")
     words = ("h1", ".byline", ".summary", ".note", "dt", ".kind", ".contents .kind", "figcaption", "footer")
-    marks = ("a.exposed", "a.borderline", "a.protected", ".against", ".tally", ".card dt", ".who span")
+    marks = ("a.visible", "a.identifiable", "a.neither", ".against", ".tally", ".card dt", ".who span")
     drawn = (".names text", ".axis text", ".axis p", "th button", ".copy button")
-    badges = tuple(f".tools .badge.{verdict}" for verdict in ("exposed", "borderline", "protected"))
+    badges = tuple(f".tools .badge.{verdict}" for verdict in ("visible", "identifiable", "neither"))
     for selector in (*words, *marks, *drawn, *badges):
         assert contrast(tab, selector) >= 4.5, selector  # WCAG AA
 
@@ -149,14 +149,14 @@ def test_audit_page_is_readable(
 @pytest.mark.parametrize("width", [390, 1280])
 def test_long_words_do_not_widen_the_page(open_page: Open, width: int) -> None:
     strips = [Strip(LONG, LONG, [0.0, 1.0, math.inf])]
-    card = Card(LONG, GREY, GREY, GREY, [(LONG, LONG)], "exposed")
+    card = Card(LONG, GREY, GREY, GREY, [(LONG, LONG)], "visible")
     sections: list[Section] = [
         Distribution(LONG, LONG, strips, [ReferenceLine(LONG, 0.1), ReferenceLine(LONG, 0.9)], LONG, LONG),
         Table(LONG, [LONG] * 3, [[LONG] * 3] * 2, LONG),
         Gallery(LONG, [CardGroup(LONG, LONG + str(n), [card], LONG) for n in range(4)], LONG),
         SettingsTable({LONG: {LONG: LONG}}, LONG, LONG),
     ]
-    tab = open_page(Page(LONG, LONG, [(LONG, LONG)], sections, LONG, "exposed"), width=width)
+    tab = open_page(Page(LONG, LONG, [(LONG, LONG)], sections, LONG, "visible"), width=width)
     tab.locator("section.settings-table summary").click()
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
 
@@ -168,11 +168,11 @@ def column(tab: "Tab", number: int) -> list[str]:
 
 def test_table_is_sorted_by_click_and_by_keyboard(open_page: Open) -> None:
     rows: list[list[str | Cell]] = [
-        ["Refiner 10", "12.7 ± 0.2 dB", Cell(verdict="protected"), "b"],
-        ["none", "32.6 ± 9.9 dB", Cell(verdict="exposed"), "a"],
-        ["Refiner 9", "9.8 ± 3.0 dB", Cell(verdict="protected"), "B"],
-        ["ATS", "–", Cell(verdict="borderline"), "–"],
-        ["noise", "−1.5 ± 0.1 dB", Cell(verdict="exposed"), "a"],
+        ["Refiner 10", "12.7 ± 0.2 dB", Cell(verdict="neither"), "b"],
+        ["none", "32.6 ± 9.9 dB", Cell(verdict="visible"), "a"],
+        ["Refiner 9", "9.8 ± 3.0 dB", Cell(verdict="neither"), "B"],
+        ["ATS", "–", Cell(verdict="identifiable"), "–"],
+        ["noise", "−1.5 ± 0.1 dB", Cell(verdict="visible"), "a"],
     ]
     tab = open_page(Page("t", "s", sections=[Table("T", ["defence", "PSNR", "verdict", "word"], rows)]))
     heads = tab.locator("thead th")
@@ -231,11 +231,11 @@ def test_large_gallery_can_be_filtered_and_opened(open_page: Open, audit: Callab
     # Filters and the button act on all groups.
     tab.get_by_role("button", name="Open all").click()
     assert tab.locator(".card:visible").count() == 8 * 4 * 12
-    for verdict in ("borderline", "protected"):
+    for verdict in ("identifiable", "neither"):
         tab.get_by_label(verdict).uncheck()
     left = tab.locator(".card:visible")
     assert 0 < left.count() < 8 * 4 * 12
-    assert set(left.evaluate_all("cards => cards.map(card => card.dataset.verdict)")) == {"exposed"}
+    assert set(left.evaluate_all("cards => cards.map(card => card.dataset.verdict)")) == {"visible"}
     assert 0 < tab.locator("details.group:visible").count() < 32
     tab.get_by_role("button", name="Close all").click()
     assert tab.locator(".card:visible").count() == 0
@@ -253,7 +253,7 @@ def test_settings_are_copied_as_json(open_page: Open, audit: Callable[..., Page]
 
 def test_script_in_a_name_does_not_run(open_page: Open) -> None:
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
-    card = Card(evil, GREY, GREY, scores=[(evil, evil)], verdict="exposed")
+    card = Card(evil, GREY, GREY, scores=[(evil, evil)], verdict="visible")
     sections: list[Section] = [
         Gallery(evil, [CardGroup(evil, evil, [card], evil)]),
         Distribution(evil, evil, [Strip(evil, evil, [1.0])], [ReferenceLine(evil, 2.0)], evil, evil),

@@ -51,9 +51,9 @@ def heads(table: Table) -> list[str]:
 
 def test_each_column_has_a_sort_order() -> None:
     rows: list[list[str | Cell]] = [
-        ["1", "12.5 dB", "good", "–", Cell(verdict="exposed"), Cell("1 of 8", value=0.125)],
-        ["2", "−3 %", "4", "1e-3", Cell(verdict="protected"), Cell("", value=math.nan)],
-        ["10", "1,234", "", "0.1 ± 0.02", "n/a", Cell("8 of 8", "exposed", value=1.0)],
+        ["1", "12.5 dB", "good", "–", Cell(verdict="visible"), Cell("1 of 8", value=0.125)],
+        ["2", "−3 %", "4", "1e-3", Cell(verdict="neither"), Cell("", value=math.nan)],
+        ["10", "1,234", "", "0.1 ± 0.02", "n/a", Cell("8 of 8", "visible", value=1.0)],
     ]
     table = Table("T", ["id", "psnr", "word", "loss", "verdict", "share"], rows)
     assert heads(table) == ["order", "number", "text", "number", "order", "number"]
@@ -70,9 +70,9 @@ def test_infinity_is_written_as_in_javascript() -> None:
 
 
 def test_badge_is_shown_beside_the_text_or_alone() -> None:
-    html = Table("T", ["a", "b", "c"], [["x", Cell("3 dB", "exposed"), Cell(verdict="protected")]]).html("a")
-    assert re.search(r'>3 dB <span class="badge exposed">.*exposed</span></td>', html)
-    assert re.search(r'<td data-value="2"><span class="badge protected">', html)
+    html = Table("T", ["a", "b", "c"], [["x", Cell("3 dB", "visible"), Cell(verdict="neither")]]).html("a")
+    assert re.search(r'>3 dB <span class="badge visible">.*visible</span></td>', html)
+    assert re.search(r'<td data-value="2"><span class="badge neither">', html)
 
 
 def test_rows_of_wrong_length_and_unknown_verdicts_are_rejected() -> None:
