@@ -118,5 +118,5 @@ def _first_layer(task: Task) -> LinearLayer:
     raise DataError(
         field="model",
         value=task.layers[0].name or type(task.model).__name__,
-        expected="a fully connected layer with a bias as the first, on the input itself: analytic reads it off",
+        expected="a fully connected first layer with a bias, on the input itself, which analytic inverts",
     )

@@ -156,4 +156,5 @@ def unit_length(gradient: Tensor) -> Tensor:
             [0.0000, 0.0000]])
     """
     length = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
-    return gradient / length.where(length > 0, 1)
+    scaled: Tensor = gradient / length.where(length > 0, 1)
+    return scaled

@@ -1,5 +1,6 @@
 """Linear reconstruction: ridge regression from features of an upload to the image, in seconds on a CPU."""
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -90,9 +91,10 @@ class LinearReconstruction(Attack):
             )
             finite = rows.flatten(1).isfinite().all(1)
             rows = torch.where(finite[:, None, None], rows, 0)
-            images = fit(shortened(rows.flatten(0, 1), longest)).view(*rows.shape[:2], *first.task.input_shape)
+            images = fit(shortened(rows.flatten(0, 1), longest))
+            images = images.view(*rows.shape[:2], *first.task.input_shape)
             mean = fit.target_mean.view(first.task.input_shape)
-            failed = ~finite | (not torch.tensor(fit.error).isfinite())
+            failed = ~finite | (not math.isfinite(fit.error))
             images = torch.where(failed.view(-1, *[1] * (images.ndim - 1)), mean, images).clamp(0, 1)
         batch = (first.victims, first.samples, *first.task.input_shape)
         objective = torch.full((first.victims,), fit.error, dtype=images.dtype, device=images.device)

@@ -78,9 +78,7 @@ class RidgeSums:
         self._feature_products.addmm_(x.T, x)
         self._target_products.addmm_(x.T, y)
 
-    def solve(
-        self, features: Tensor, targets: Tensor, penalties: Sequence[float] = PENALTIES
-    ) -> RidgeFit:
+    def solve(self, features: Tensor, targets: Tensor, penalties: Sequence[float] = PENALTIES) -> RidgeFit:
         """Return the fit whose penalty has the lowest squared error on held-out rows.
 
         All penalties share one eigendecomposition of the features' correlation matrix.
@@ -110,17 +108,19 @@ class RidgeSums:
         eigenvalues, vectors = torch.linalg.eigh(correlation)
         projected = vectors.T @ (factor[:, None] * cross)
         held_out = ((features.double() - mean) * factor) @ vectors
-        errors = [
-            float((target_mean + held_out / (eigenvalues.clamp_min(0) + p) @ projected - targets).square().mean())
-            for p in penalties
-        ]
-        error, penalty = min(zip(errors, penalties, strict=True), key=lambda pair: _last_if_nan(pair[0]))
-        coefficients = factor[:, None] * (vectors / (eigenvalues.clamp_min(0) + penalty) @ projected)
+        eigenvalues = eigenvalues.clamp_min(0)
+        residual = targets - target_mean
+        errors = torch.stack(
+            [(held_out / (eigenvalues + p) @ projected - residual).square().mean() for p in penalties]
+        ).nan_to_num(torch.inf)
+        best = int(errors.argmin())
+        coefficients = factor[:, None] * (vectors / (eigenvalues + penalties[best]) @ projected)
         if not bool(coefficients.isfinite().all()):
             return failed
-        parts = (t.to(features) for t in (mean, target_mean, coefficients))
-        return RidgeFit(*parts, penalty, error)
-
-
-def _last_if_nan(error: float) -> float:
-    return error if error == error else torch.inf
+        return RidgeFit(
+            mean.to(features),
+            target_mean.to(features),
+            coefficients.to(features),
+            penalties[best],
+            float(errors[best]),
+        )

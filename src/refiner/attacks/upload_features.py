@@ -75,8 +75,8 @@ def _class_features(weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
 
     Row k of the last layer's gradient is the mean over the batch of (p_k − 1[label = k])·h. The rows of
     absent labels are the mean of p_k·h alone; with equal probabilities subtracting their mean leaves the
-    inputs of the samples with label k. If no label is absent the subtracted bias is the probability 1/classes,
-    and a last feature lets the regression subtract the inputs' mean.
+    inputs of the samples with label k. If no label is absent the subtracted bias is the probability
+    1/classes, and a last feature lets the regression subtract the inputs' mean.
     """
     classes = bias.shape[1]
     present = torch.zeros_like(bias).scatter(1, labels.to(bias.device), 1.0)
@@ -120,4 +120,5 @@ def shortened(features: Tensor, longest: float) -> Tensor:
             [6., 8.]])
     """
     length = torch.linalg.vector_norm(features, dim=1, keepdim=True)
-    return features * (longest / length.clamp_min(torch.finfo(features.dtype).tiny)).clamp_max(1)
+    factor: Tensor = longest / length.clamp_min(torch.finfo(features.dtype).tiny)
+    return features * factor.clamp_max(1)

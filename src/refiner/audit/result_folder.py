@@ -10,7 +10,8 @@ from refiner.audit.control import as_control, conclude
 from refiner.audit.plan import Plan, first_difference, settings_digest
 from refiner.audit.result import AuditResult
 from refiner.audit.result_records import Control
-from refiner.audit.run_audit import Progress, run_plan, tuning_state_file
+from refiner.audit.run_audit import Progress, run_plan
+from refiner.audit.tune_attack import tuning_state_files
 from refiner.errors import DataError
 
 
@@ -75,7 +76,7 @@ def audit_all(
             return result
         if result is None:
             on_pair(plan, None)
-            state_file, _ = _state_files(plan, folder)
+            state_file = _state_files(plan, folder)[0]
             result = run_plan(plan, chunk=chunk, resume=state_file, on_progress=on_progress)
         if control is not None:
             result = conclude(result, control, plan.scorer.thresholds)
@@ -119,10 +120,10 @@ def _result_file(plan: Plan, folder: Path) -> Path:
     return folder / f"{plan.stem}.json"
 
 
-def _state_files(plan: Plan, folder: Path) -> tuple[Path, Path]:
+def _state_files(plan: Plan, folder: Path) -> list[Path]:
     """Return where the attack saves its state while it runs, and where its tuning does."""
     state_file = folder / f"{plan.stem}.state.safetensors"
-    return state_file, tuning_state_file(state_file)
+    return [state_file, *tuning_state_files(plan, state_file)]
 
 
 def _saved_result(plan: Plan, folder: Path) -> AuditResult | None:

@@ -11,22 +11,22 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.attacks import Attack, Sweep, ThreatModel
+from refiner.attacks import Attack, ThreatModel
 from refiner.attacks.base import resume_path
-from refiner.attacks.matching_attack import MatchingAttack
 from refiner.audit.control import as_control, conclude
 from refiner.audit.plan import Plan, first_difference, settings_digest
 from refiner.audit.result import AuditResult
-from refiner.audit.result_records import Control, Seconds, TuningResult
+from refiner.audit.result_records import Control, Seconds
 from refiner.audit.scoring import label_recovery
-from refiner.audit.seeds import TUNING, VICTIMS
+from refiner.audit.seeds import VICTIMS
+from refiner.audit.tune_attack import tune_attack
 from refiner.audit.tuning import Tuning
 from refiner.audit.uploads import simulator, uploads
 from refiner.core.determinism import deterministic_algorithms
 from refiner.core.task import Task
 from refiner.defenses import Defense
 from refiner.errors import DataError
-from refiner.metrics import Thresholds, assign, judge_group, psnr
+from refiner.metrics import Thresholds, assign, judge_group
 from refiner.report.inline_image import to_pixels
 
 Progress = Callable[[str, int, int], None]
@@ -176,7 +176,15 @@ def run_plan(
 def _run_stages(plan: Plan, chunk: int | None, resume: Path | None, on_progress: Progress) -> AuditResult:
     victims, batch = plan.y.shape
     start = time.perf_counter()
-    tuned = None if plan.tuning is None else _tune(plan, plan.tuning, chunk, resume, on_progress)
+    tuned = None
+    if plan.tuning is not None:
+        tuned = tune_attack(
+            plan,
+            plan.tuning,
+            chunk=chunk,
+            resume=resume,
+            on_progress=lambda done, total: on_progress("tuning", done, total),
+        )
     attack = plan.attack if tuned is None else replace(plan.attack, **tuned.chosen)
     tuned_at = time.perf_counter()
     robust, observation = uploads(
@@ -245,15 +253,6 @@ def _run_stages(plan: Plan, chunk: int | None, resume: Path | None, on_progress:
     return conclude(result, None, plan.scorer.thresholds)
 
 
-def tuning_state_file(state_file: Path) -> Path:
-    """Return where the tuning saves its state, beside the state of the attack.
-
-    >>> tuning_state_file(Path("out/a.state.safetensors")).name
-    'a.state.tuning.safetensors'
-    """
-    return state_file.with_suffix(f".tuning{state_file.suffix}")
-
-
 def control_state_file(state_file: Path) -> Path:
     """Return where the control saves its state, beside the state of the attack.
 
@@ -261,31 +260,3 @@ def control_state_file(state_file: Path) -> Path:
     'a.state.control.safetensors'
     """
     return state_file.with_suffix(f".control{state_file.suffix}")
-
-
-def _tune(
-    plan: Plan, tuning: Tuning, chunk: int | None, resume: Path | None, on_progress: Progress
-) -> TuningResult:
-    """Return the settings that reconstruct the tuning images best; all combinations are tried in one run."""
-    assert isinstance(plan.attack, MatchingAttack)
-    grid = tuning.grid(plan.attack)
-    seed = plan.seed + TUNING
-    x, y = tuning.x, tuning.y
-    _, observation = uploads(plan.task, plan.defense, x, y, labels=plan.threat.labels, seed=seed, chunk=chunk)
-    reconstruction = Sweep(plan.attack, grid).reconstruct(
-        observation,
-        threat=plan.threat,
-        seed=plan.seed,
-        chunk=chunk,
-        resume=None if resume is None else tuning_state_file(resume),
-        on_progress=lambda done, total: on_progress("tuning", done, total),
-        deterministic=plan.deterministic,
-    )
-    truth = x.to(plan.scorer.original)
-    trials = []
-    for settings, images in zip(grid, torch.split(reconstruction.x.to(truth), len(x)), strict=True):
-        ordered = assign(images, truth) if x.shape[1] > 1 else images
-        score = float(psnr(ordered.flatten(0, 1), truth.flatten(0, 1)).mean())
-        trials.append({**settings, "psnr": score})
-    best = max(range(len(grid)), key=lambda i: trials[i]["psnr"])
-    return TuningResult(grid[best], tuple(trials), y.numel())

@@ -7,4 +7,4 @@ VICTIMS = SEED_OFFSET
 TUNING = 2 * SEED_OFFSET
 """Added to the audit's seed for the defence of the images on which an attack is tuned."""
 SIMULATION = 3 * SEED_OFFSET
-"""Added to the seed that an attack chooses for simulated clients: whatever it is, no victim has that noise."""
+"""Added to the seed that an attack chooses for simulated clients: no victim has that noise."""

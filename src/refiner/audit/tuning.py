@@ -16,6 +16,7 @@ from refiner.metrics.image_checks import check_images
 
 TOTAL_VARIATION_WEIGHTS = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
 LEARNING_RATES = (0.01, 0.03, 0.1)
+ITERATION_SHARES = (0.1, 0.3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,27 +33,36 @@ class Tuning:
         y: Their labels, `[V, B]` or `[N]`.
         total_variation: Weights of the total-variation prior to try, each ≥ 0.
         lr: Learning rates to try, each > 0.
+        iterations: Shares of the attack's iterations to try, each in (0, 1]: behind a defence a shorter run
+            can be the better one, since later steps fit the noise. A shorter run is a run of its own,
+            because the learning rate decays with the share of the iterations done.
 
     Raises:
         SettingError: if a value is out of range.
 
     >>> import torch
     >>> from refiner.attacks import InvertingGradients
-    >>> tuning = Tuning(torch.rand(2, 3, 32, 32), torch.tensor([3, 5]), total_variation=[0.1], lr=[])
-    >>> tuning.grid(InvertingGradients())
-    ({'total_variation': 0.0001, 'lr': 0.1}, {'total_variation': 0.1, 'lr': 0.1})
+    >>> tuning = Tuning(torch.rand(2, 3, 32, 32), torch.tensor([3, 5]), total_variation=[], lr=[])
+    >>> for point in tuning.grid(InvertingGradients()):
+    ...     print(point)
+    {'iterations': 400, 'total_variation': 0.0001, 'lr': 0.1}
+    {'iterations': 1200, 'total_variation': 0.0001, 'lr': 0.1}
+    {'iterations': 4000, 'total_variation': 0.0001, 'lr': 0.1}
     """
 
     x: Tensor
     y: Tensor
     total_variation: Sequence[float] = TOTAL_VARIATION_WEIGHTS
     lr: Sequence[float] = LEARNING_RATES
+    iterations: Sequence[float] = ITERATION_SHARES
 
     def __post_init__(self) -> None:
         for weight in self.total_variation:
             checks.number("total_variation", weight, 0)
         for rate in self.lr:
             checks.number("lr", rate, 0, above=True)
+        for share in self.iterations:
+            checks.number("iterations", share, 0, 1, above=True)
 
     def values(self, attack: Attack) -> dict[str, list[float]]:
         """Return the values to try of every setting that can be tuned.
@@ -63,8 +73,11 @@ class Tuning:
         Returns:
             The values in ascending order, by setting.
         """
+        own = getattr(attack, "iterations", 0)
+        counts: list[float] = sorted({max(1, round(share * own)) for share in (*self.iterations, 1)})
         candidates = {name: (*getattr(self, name), getattr(attack, name)) for name in tunable(attack)}
-        return {name: sorted({float(value) for value in values}) for name, values in candidates.items()}
+        others = {name: sorted({float(value) for value in values}) for name, values in candidates.items()}
+        return {**({"iterations": counts} if own else {}), **others}
 
     def grid(self, attack: Attack) -> tuple[dict[str, float], ...]:
         """Return every combination of `values`.

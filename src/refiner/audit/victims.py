@@ -138,7 +138,8 @@ def load_victims(
         public,
         source.classes,
         source.source,
-        *tuning,
+        tuning[0],
+        tuning[1],
         pool if len(pool[1]) else None,
     )
 
@@ -157,7 +158,7 @@ def _last(images: Tensor, labels: Tensor, used: int, count: int) -> tuple[Tensor
 def _from_dataset(
     name: str, root: Path | None, count: int, tuning_count: int, public_images: int
 ) -> tuple[LabelledImages, Tensor, tuple[Tensor, Tensor]]:
-    """Return victims of a dataset followed by the images to tune on, other images, and those to learn from."""
+    """Return victims of a dataset and then images to tune on, other images, and those to learn from."""
     if name == "cifar10":
         train = load_data(name, "train", root=root)
         images, labels = train.images, train.labels

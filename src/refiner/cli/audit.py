@@ -14,7 +14,7 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemaini
 from rich.table import Table
 from torch import nn
 
-from refiner.attacks import ATTACKS, Attack, ThreatModel, make_attack
+from refiner.attacks import ATTACKS, Attack, ThreatModel, make_attack, tunable
 from refiner.audit import AuditResult, Plan, Tuning, Victims, audit_all, load_victims, write_report
 from refiner.audit.display_names import pair_names
 from refiner.audit.model_weights import load_model_weights
@@ -89,7 +89,7 @@ def audit(
     deny: Annotated[
         list[str] | None,
         typer.Option(
-            help="What the attacker is not given, though careful ones have it: public (labelled images like the "
+            help="What the attacker lacks, though careful ones have it: public (labelled images like the "
             "victims'), defense (the defence and its settings). Repeat the option for both."
         ),
     ] = None,
@@ -100,7 +100,8 @@ def audit(
         bool,
         typer.Option(
             "--tune-attacker",
-            help="Tune the attacks' total variation and learning rate for each defence, on other images.",
+            help="Tune the attacks' iterations, total variation and learning rate for each defence, on other "
+            "images; attacks without these settings are run as they are.",
         ),
     ] = False,
     tuning_victims: Annotated[int, typer.Option(help="Number of clients to tune the attacks on.")] = 8,
@@ -158,7 +159,7 @@ def audit(
                     names=images.names,
                     seed=seed,
                     deterministic=deterministic,
-                    tune=tune,
+                    tune=tune if tunable(attacker) or not any(map(tunable, attacks)) else None,
                 )
                 for name in defenses
                 for attacker in attacks
