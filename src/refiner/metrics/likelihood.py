@@ -1,0 +1,103 @@
+"""Likelihood match: which of several known candidates explains an observation best, given the noise."""
+
+import torch
+from torch import Tensor
+
+from refiner import checks
+from refiner.errors import DataError
+from refiner.metrics.ranks import Identification, ranks_of_own
+
+# Added to variances as a share of the largest: without any noise the match is by distance.
+_LEAST_VARIANCE = 1e-9
+
+
+def identify_by_likelihood(
+    observed: Tensor, predicted: Tensor, residuals: Tensor, *, directions: int = 400, chunk: int = 256
+) -> Identification:
+    """Rank each observation's own candidate by its likelihood under Gaussian noise.
+
+    The noise has the mean and the covariance of `residuals`. It is compared in the directions in which the
+    candidates differ most; the correlations between directions are reduced by the factor R / (R + k) for R
+    residuals and k directions, since fewer residuals estimate them less well.
+
+    This match needs candidates that the attacker already has, and says nothing about images that it has not.
+    Noise that hides what an image looks like need not hide which of several known images it was.
+
+    Args:
+        observed: `[N, D]`, such as uploads or robust images.
+        predicted: `[M, D]`, M ≥ N, what is expected for each candidate; the n-th is that of the n-th
+            observation.
+        residuals: `[R, D]`, R ≥ 2, observations less their predictions for images that are no candidates.
+        directions: The most directions to compare in.
+        chunk: Observations compared at a time.
+
+    Returns:
+        The ranks `[N]` and the number of candidates.
+
+    Raises:
+        DataError: The shapes don't fit, there are too few rows, or values are not finite.
+
+    >>> draws = torch.Generator().manual_seed(0)
+    >>> candidates, noise = (torch.randn(50, 20, generator=draws) for _ in range(2))
+    >>> identify_by_likelihood(candidates + 0.1 * noise, candidates, 0.1 * noise.flip(0)).top1
+    1.0
+    """
+    checks.integer("directions", directions, 1)
+    checks.integer("chunk", chunk, 1)
+    observed, predicted, residuals = _checked(observed, predicted, residuals)
+    mean = residuals.mean(0)
+    basis = _directions(predicted, min(directions, len(residuals) - 1))
+    noise = (residuals - mean) @ basis
+    covariance = noise.mT @ noise / (len(noise) - 1)
+    variances = covariance.diagonal()
+    kept = len(noise) / (len(noise) + basis.shape[1])
+    covariance = kept * covariance + (1 - kept) * variances.diag()
+    scale = torch.maximum(variances.max(), predicted.square().mean())
+    covariance = covariance + _LEAST_VARIANCE * scale.clamp_min(1e-30) * torch.eye(len(variances)).to(noise)
+    root = torch.linalg.cholesky(covariance)
+    candidates = _whiten(root, predicted @ basis)
+    offset = candidates.square().sum(1) / 2
+    ranks = []
+    for begin in range(0, len(observed), chunk):
+        rows = _whiten(root, (observed[begin : begin + chunk] - mean) @ basis)
+        # The log-likelihood up to what all candidates share.
+        ranks.append(ranks_of_own(rows @ candidates.mT - offset, begin))
+    return Identification("likelihood", torch.cat(ranks), len(candidates))
+
+
+def _directions(predicted: Tensor, count: int) -> Tensor:
+    """The principal directions of the candidates `[D, k]`, the largest first."""
+    centred = predicted - predicted.mean(0)
+    rank = min(count, *centred.shape)
+    if centred.shape[1] <= len(centred):
+        return torch.linalg.eigh(centred.mT @ centred)[1].flip(1)[:, :rank]
+    # From the smaller of the two matrices of products.
+    values, vectors = torch.linalg.eigh(centred @ centred.mT)
+    values, vectors = values.flip(0)[:rank], vectors.flip(1)[:, :rank]
+    found = values > 1e-12 * values[0].clamp_min(1e-30)
+    found[0] = True
+    basis = centred.mT @ vectors[:, found]
+    return basis / basis.norm(dim=0).clamp_min(1e-30)
+
+
+def _whiten(root: Tensor, rows: Tensor) -> Tensor:
+    return torch.linalg.solve_triangular(root, rows.mT, upper=False).mT
+
+
+def _checked(*matrices: Tensor) -> tuple[Tensor, ...]:
+    for name, matrix, least in zip(("observed", "predicted", "residuals"), matrices, (1, 2, 2), strict=True):
+        if not isinstance(matrix, Tensor) or matrix.ndim != 2 or not matrix.is_floating_point():
+            shown = list(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
+            raise DataError(field=name, value=shown, expected="floats [rows, values]")
+        if len(matrix) < least or matrix.shape[1] != matrices[0].shape[1]:
+            expected = f"{least} rows or more of {matrices[0].shape[1]} values"
+            raise DataError(field=name, value=list(matrix.shape), expected=expected)
+        if not bool(matrix.isfinite().all()):
+            raise DataError(field=name, value=matrix, expected="finite values")
+    if len(matrices[1]) < len(matrices[0]):
+        raise DataError(
+            field="predicted",
+            value=list(matrices[1].shape),
+            expected=f"a candidate for each of the {len(matrices[0])} observations",
+        )
+    return tuple(matrix.detach().double() for matrix in matrices)
