@@ -1,4 +1,4 @@
-"""Small images, small models, and every attack with the settings of a quick run."""
+"""Small images, small models, and every gradient-matching attack with the settings of a quick run."""
 
 import pytest
 import torch
@@ -47,6 +47,9 @@ QUICK: dict[str, Attack] = {
     "gradinversion": GradInversion(iterations=120, total_variation=1e-5),
     "ggl": GGL(iterations=80, generator=GENERATOR),
 }
+"""Every attack by gradient matching."""
+TESTED_ALONE = ("linear", "analytic", "learned", "denoiser")
+"""The other attacks: each has tests of its own."""
 
 
 @pytest.fixture(scope="session")

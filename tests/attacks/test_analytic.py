@@ -97,7 +97,7 @@ def test_models_with_another_first_layer_are_one_line(model: nn.Module, layer: s
     with pytest.raises(DataError) as caught:
         ANALYTIC.check(task)
     message = str(caught.value)
-    assert message.startswith(f"model = {layer!r}: expected a fully connected layer with a bias")
+    assert message.startswith(f"model = {layer!r}: expected a fully connected first layer with a bias")
     assert "\n" not in message
 
 

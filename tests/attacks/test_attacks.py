@@ -1,4 +1,4 @@
-"""Every attack: recovery, threat model, determinism, chunks, resuming, divergence."""
+"""Every gradient-matching attack: recovery, threat model, determinism, chunks, resuming, divergence."""
 
 import re
 from dataclasses import replace
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.attacks.conftest import ALL, QUICK
+from tests.attacks.conftest import ALL, QUICK, TESTED_ALONE
 from torch import Tensor
 
 from refiner.attacks import (
@@ -41,10 +41,12 @@ def short(name: str, iterations: int = 4) -> Attack:
 
 
 def test_every_attack_has_quick_settings_and_a_reference() -> None:
+    attacks = {**QUICK, **{name: make_attack(name) for name in TESTED_ALONE}}
     classes = {dataclass_of(factory) for factory in ATTACKS.values()}
-    assert {type(attack) for attack in QUICK.values()} == classes
-    assert all(attack.name == name for name, attack in QUICK.items())
-    assert all(re.search(r"\b20\d\d$", attack.reference) for attack in QUICK.values())
+    assert {type(attack) for attack in attacks.values()} == classes
+    # Of a chain the last link: "inverting+denoiser".
+    assert all(attack.name.split("+")[-1] == name for name, attack in attacks.items())
+    assert all(re.search(r"\b20\d\d$", attack.reference) for attack in attacks.values())
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_class_rows_reveal_the_samples_of_a_batch_with_different_labels() -> Non
         model.head.weight.zero_()
         model.head.bias.zero_()
     task = Task(model, example=x[0])
-    features = UploadFeatures(task, samples=3, projected=64, seed=0)
+    features = UploadFeatures(task, samples=3, limit=4000, seed=0)
     assert features.kind == "classes"
     expected = model.body(x.flatten(0, 1)).flatten(1).view(2, 3, -1)
     rows = features([upload(task, x, y)], y)
@@ -84,7 +84,7 @@ def test_batches_that_contain_every_class_have_finite_features() -> None:
     torch.manual_seed(0)
     x, y = torch.rand(1, 12, 3, 16, 16), torch.arange(12)[None] % 10
     task = Task(LeNet(input_shape=(3, 16, 16)), example=x[0])
-    rows = UploadFeatures(task, samples=12, projected=64, seed=0)([upload(task, x, y)], y)
+    rows = UploadFeatures(task, samples=12, limit=4000, seed=0)([upload(task, x, y)], y)
     assert bool(rows.isfinite().all()) and bool(rows[..., -1].all())
 
 
@@ -92,9 +92,21 @@ def test_a_model_without_a_linear_layer_is_projected() -> None:
     x = torch.rand(3, 1, 3, 16, 16)
     model = nn.Sequential(nn.Conv2d(3, 10, 16), nn.Flatten())
     task = Task(model, example=x[0])
-    features = UploadFeatures(task, samples=1, projected=100, seed=0)
+    features = UploadFeatures(task, samples=1, limit=200, seed=0)
     assert features.kind == "projected"
     gradient = upload(task, x, torch.zeros(3, 1, dtype=torch.long))
-    assert features([gradient, gradient], torch.zeros(3, 1, dtype=torch.long)).shape == (3, 1, 200)
+    assert features([gradient], x).shape == (3, 1, 200)
+    both = UploadFeatures(task, samples=1, limit=200, seed=0, uploads=2)
+    assert both([gradient, gradient], x).shape == (3, 1, 200)
     # The length of an upload does not matter.
     torch.testing.assert_close(features([3 * gradient], x), features([gradient], x))
+
+
+def test_more_layer_inputs_than_the_limit_are_projected() -> None:
+    torch.manual_seed(0)
+    x, y = torch.rand(3, 1, 3, 16, 16), torch.zeros(3, 1, dtype=torch.long)
+    task = Task(MLP(input_shape=(3, 16, 16), hidden=8), example=x[0])
+    gradient = upload(task, x, y)
+    wide, narrow = (UploadFeatures(task, 1, limit, seed=0)([gradient], y) for limit in (4000, 50))
+    assert wide.shape == (3, 1, 768 + 8) and narrow.shape == (3, 1, 50)
+    torch.testing.assert_close(narrow[:, 0], Projection(776, 50, seed=0)(wide[:, 0]))

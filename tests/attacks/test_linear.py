@@ -201,9 +201,7 @@ def test_granted_labels_are_the_labels_of_the_result(
     assert torch.equal(result.labels, y)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"passes": 0}, {"projection": 0}, {"projection": 4097}, {"passes": 1.5}]
-)
+@pytest.mark.parametrize("settings", [{"passes": 0}, {"features": 0}, {"features": 4097}, {"passes": 1.5}])
 def test_settings_out_of_range_raise(settings: dict[str, int]) -> None:
     with pytest.raises(SettingError, match=f"{next(iter(settings))} = "):
         LinearReconstruction(**settings)

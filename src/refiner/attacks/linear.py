@@ -53,12 +53,12 @@ class LinearReconstruction(Attack):
 
     passes: int = 1
     """How often every public image is used, each time in another batch and with fresh noise."""
-    projection: int = 2048
-    """Numbers that a gradient is projected to, if no linear layer reveals its input."""
+    features: int = 2048
+    """The most features that are used; more are projected to this many at random."""
 
     def __post_init__(self) -> None:
         checks.integer("passes", self.passes, 1)
-        checks.integer("projection", self.projection, 1, 4096)
+        checks.integer("features", self.features, 1, 4096)
 
     def run(
         self, observations: list[Observation], threat: ThreatModel, options: RunOptions
@@ -80,7 +80,9 @@ class LinearReconstruction(Attack):
         assert simulator is not None  # reconstruct has checked it
         granted = first.labels
         labels = granted if threat.labels and granted is not None else infer_labels(*observations)
-        features = UploadFeatures(first.task, first.samples, self.projection, options.seed)
+        features = UploadFeatures(
+            first.task, first.samples, self.features, options.seed, uploads=len(observations)
+        )
         with tensor_float32(False), torch.no_grad():
             fit, longest = self._fit(features, simulator, options, first)
             rows = torch.cat(

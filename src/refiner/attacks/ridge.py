@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-PENALTIES = tuple(10.0**exponent for exponent in range(-8, 3))
+PENALTIES = tuple(10.0**exponent for exponent in range(-7, 2))
 """Penalties to try, relative to the variance of a standardised feature."""
 
 

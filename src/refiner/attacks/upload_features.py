@@ -24,22 +24,30 @@ class UploadFeatures:
     - B = 1 and a linear layer: its input (see `features.layer_input`), exact for an undefended upload.
     - B > 1 and a last linear layer with a row for every class: row k of its gradient contains the inputs of
       the samples with label k, and less of all others; see `_class_features`.
-    - Any other: the upload divided by its length, projected; one row for the batch.
+    - Any other: the upload divided by its length; one row for the batch.
+
+    More features than the limit are projected at random.
 
     Args:
         task: The model and its loss.
         samples: The batch size B.
-        projected: The most numbers that an upload is projected to.
+        limit: The most features.
         seed: Seed of the projection.
+        uploads: The number of uploads of every victim.
     """
 
-    def __init__(self, task: Task, samples: int, projected: int, seed: int) -> None:
+    def __init__(self, task: Task, samples: int, limit: int, seed: int, uploads: int = 1) -> None:
         self.task, self.samples = task, samples
         self._layers = linear_layers(task)
         last = self._layers[-1] if self._layers and self._layers[-1].name == task.layers[-1].name else None
         has_class_rows = last is not None and task.shapes[last.bias] == (task.classes,)
         self._last = last if has_class_rows else None
-        self._projection = Projection(task.size, projected, seed)
+        width = task.size
+        if self.kind == "inputs":
+            width = sum(layer.inputs for layer in self._layers)
+        elif self._last is not None and self.kind == "classes":
+            width = self._last.inputs + 1
+        self._projection = Projection(width, max(1, limit // uploads), seed)
 
     @property
     def kind(self) -> str:
@@ -61,13 +69,18 @@ class UploadFeatures:
         return torch.cat([self._of_one(gradient, labels) for gradient in gradients], dim=-1)
 
     def _of_one(self, gradient: Tensor, labels: Tensor) -> Tensor:
+        """Return the features of one upload of every victim, projected."""
+        rows = self._unprojected(gradient, labels)
+        return self._projection(rows.flatten(0, 1)).view(*rows.shape[:2], -1)
+
+    def _unprojected(self, gradient: Tensor, labels: Tensor) -> Tensor:
         if self.kind == "inputs":
             inputs = [layer_input(self.task, gradient, layer) for layer in self._layers]
             return torch.cat(inputs, dim=1)[:, None]
         if self.samples > 1 and self._last is not None:
             weight, bias = layer_gradient(self.task, gradient, self._last)
             return _class_features(weight, bias, labels)
-        return self._projection(unit_length(gradient))[:, None]
+        return unit_length(gradient)[:, None]
 
 
 def _class_features(weight: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
@@ -115,7 +128,7 @@ def shortened(features: Tensor, longest: float) -> Tensor:
         features: Features.
         longest: From `longest_allowed`.
 
-    >>> shortened(torch.tensor([[3.0, 4.0], [30.0, 40.0]]), 10.0)
+    >>> shortened(torch.tensor([[3.0, 4.0], [30.0, 40.0]]), 10.0).round()
     tensor([[3., 4.],
             [6., 8.]])
     """
