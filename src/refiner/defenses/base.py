@@ -1,7 +1,7 @@
 """`Defense`: settings and one entry point that returns a protected `Update` or raises."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import ClassVar, Literal, Self, final
 
@@ -141,6 +141,7 @@ class Defense(ABC):
         ids: Tensor,
         seed: int | None = None,
         state: DefenseState | None = None,
+        clients: Sequence[int] | None = None,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> Update:
         """`protect` without its data checks, for a training loop that has checked its dataset once.
@@ -154,13 +155,14 @@ class Defense(ABC):
             ids: Integers ≥ 0 `[V, B]`, unique over all clients.
             seed: As in `protect`.
             state: As in `protect`.
+            clients: The number of every victim's client in a shared state; by default victim v is client v.
             meanwhile: Called while a GPU still computes, just before the first wait for it.
 
         Returns:
             The protected gradients.
         """
         noise = self.noise_source() if seed is None else NoiseSource(seed=seed)
-        batch = Batch(x.contiguous(), y.contiguous(), ids, noise, (0.0, 1.0), state)
+        batch = Batch(x.contiguous(), y.contiguous(), ids, noise, (0.0, 1.0), state, clients)
 
         def compute() -> Upload:
             upload = self.compute_upload(task, batch)

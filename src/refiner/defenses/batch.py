@@ -1,6 +1,7 @@
 """`Batch`: the validated data of all victims of one `protect` call."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +29,8 @@ class Batch:
     """The smallest and the largest value of x."""
     state: DefenseState | None = None
     """What the defence remembers, if the caller passed a state."""
+    clients: Sequence[int] | None = None
+    """The number of every victim's client in that state; None if victim v is client v."""
 
 
 def validated_batch(

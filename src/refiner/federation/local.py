@@ -194,7 +194,14 @@ class LocalClients:
         if self.seed is not None and not self.defense.uses_secret_key:
             noise_seed = derive_seed(self.seed, "noise", round, number, clients)
         return self.defense.protect_checked(
-            task, x, y, ids=ids, seed=noise_seed, state=self._defense_state, meanwhile=load_next
+            task,
+            x,
+            y,
+            ids=ids,
+            seed=noise_seed,
+            state=self._defense_state,
+            clients=clients,
+            meanwhile=load_next,
         )
 
     def _load(self, step: Step) -> tuple[Tensor, Tensor, Tensor]:

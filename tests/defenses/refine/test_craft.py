@@ -1,6 +1,7 @@
-"""Equation 2 against a plain loop, random signs of uploads, and the precision of the search."""
+"""Equation 2 against a plain loop; what is uploaded with and without a search, and how far a search goes."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +12,8 @@ from refiner.core import NoiseSource, Task, flatten, gradients
 from refiner.defenses import NoDefense, Refiner
 from refiner.defenses.refine import craft
 from refiner.defenses.refine.craft import _bfloat16_gradient
-from refiner.errors import ProtectionError
 from refiner.evaluation.network import EvaluationNetwork
-from refiner.models import LeNet
+from refiner.shaped_noise import NaturalNoise
 
 LAYERS = {"body": 1, "middle": 2, "head": 3}
 """The i of τ^i."""
@@ -97,44 +97,79 @@ def test_the_papers_descent_agrees_with_a_plain_loop(
     torch.testing.assert_close(result.update.flat(), NoDefense().protect(task, expected, y).flat())
 
 
-SIGNED: dict[str, Any] = {"iterations": 1, "granularity": "sample", "beta": 0.0, "warm_start": False}
+def spy_on_gradients(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """The data of every gradient that a search computes."""
+    data: list[Tensor] = []
+
+    def recording(task: Task, x: Tensor, *arguments: Any, **options: Any) -> dict[str, Tensor]:
+        data.append(x.detach().clone())
+        return gradients(task, x, *arguments, **options)
+
+    monkeypatch.setattr(craft, "gradients", recording)
+    return data
 
 
-def signs_of(task: Task, x: Tensor, y: Tensor) -> Tensor:
-    """The sign of every victim's image; asserts that each upload is g* or 2g − g*."""
-    real = NoDefense().protect(task, x, y).flat()
-    star = Refiner(**SIGNED).protect(task, x, y, seed=0).flat()
-    upload = Refiner(random_sign=True, **SIGNED).protect(task, x, y, seed=0).flat()
-    unchanged = (upload - star).norm(dim=1) < 1e-9
-    mirrored = (upload - (2 * real - star)).norm(dim=1) < 1e-9
-    assert (unchanged ^ mirrored).all()
-    return unchanged.double() - mirrored.double()
-
-
-def test_a_random_sign_mirrors_about_half_of_the_uploads_at_the_real_gradient(
-    task: Task, images: tuple[Tensor, Tensor]
+@pytest.mark.parametrize(
+    ("settings", "batch"), [({"search": "never"}, 32), ({}, 15), ({"min_search_batch": 33}, 32)]
+)
+def test_without_a_search_no_gradient_of_the_real_data_is_computed(
+    task: Task,
+    images: tuple[Tensor, Tensor],
+    settings: dict[str, Any],
+    batch: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """What is uploaded is a function of the noisy images and the labels alone."""
+    x, y = images[0][:batch, 0], images[1][:batch, 0]
+    data = spy_on_gradients(monkeypatch)
+    protection = Refiner(**settings).protection(task, x, y)
+    assert protection.robust is not None
+    assert len(data) == 1 and torch.equal(data[0], protection.robust)
+    assert (data[0][0] - x).abs().mean() > 0.3
+    upload = NoDefense().protect(task, protection.robust[0], y).flat()
+    assert torch.equal(protection.update.flat(), upload)
+
+
+def test_batches_of_the_minimum_size_are_searched(task: Task, images: tuple[Tensor, Tensor]) -> None:
+    x, y = images[0][:16, 0], images[1][:16, 0]
+    real = NoDefense().protect(task, x, y).flat()
+
+    def distance(**settings: Any) -> float:
+        return float((Refiner(**settings).protect(task, x, y, seed=0).flat() - real).norm() / real.norm())
+
+    assert distance() < 0.9 * distance(search="never")
+    assert distance(radius=None) < 0.9 * distance()
+    assert distance(min_search_batch=17) == distance(search="never")
+
+
+@pytest.mark.parametrize("radius", [0.02, 0.06])
+def test_the_search_stays_within_the_radius_in_the_noises_metric(
+    task: Task, images: tuple[Tensor, Tensor], radius: float
+) -> None:
+    x, y = images[0][:, 0], images[1][:, 0]
+    start, robust = (
+        Refiner(search=search, radius=radius, iterations=30).protection(task, x, y, seed=0).robust
+        for search in ("never", "always")
+    )
+    assert start is not None and robust is not None
+    noise = copy.deepcopy(NaturalNoise.bundled()).double()
+    change = noise.whiten(robust - start).flatten(2).square().mean(2).sqrt()
+    assert float(change.max()) == pytest.approx(radius, rel=1e-3)
+
+
+def test_statistics_from_a_file_shape_the_noise(
+    task: Task, images: tuple[Tensor, Tensor], tmp_path: Path
+) -> None:
+    statistics = NaturalNoise.bundled()
+    quiet = NaturalNoise(0.01 * statistics.covariance, statistics.mean)
+    quiet.save(tmp_path / "quiet.safetensors")
     x, y = images
-    signs = signs_of(task, x, y)
-    assert 8 <= (signs < 0).sum() <= 24
-    order = torch.randperm(32)
-    assert torch.equal(signs_of(task, x[order], y[order]), signs[order])
-
-
-def test_the_sign_is_independent_of_the_noise(task: Task, images: tuple[Tensor, Tensor]) -> None:
-    x, y = images
-    start = Refiner(**{**SIGNED, "iterations": 0}).protection(task, x, y, seed=0).robust
-    noise = (start - x).flatten(1).sign()
-    agreement = (noise * signs_of(task, x, y)[:, None]).mean(0)
-    assert agreement[0].abs() < 0.6 and agreement.mean().abs() < 0.1
-
-
-def test_a_batch_uploads_the_mean_of_its_signed_samples(task: Task, images: tuple[Tensor, Tensor]) -> None:
-    x, y = images
-    signed = Refiner(random_sign=True, **SIGNED)
-    alone = signed.protect(task, x, y, seed=0).flat()
-    together = signed.protect(task, x[:, 0], y[:, 0], seed=0).flat()
-    torch.testing.assert_close(together[0], alone.mean(0))
+    loud, soft = (
+        Refiner(search="never", statistics=file).protection(task, x, y, seed=0).robust
+        for file in (None, str(tmp_path / "quiet.safetensors"))
+    )
+    assert loud is not None and soft is not None
+    torch.testing.assert_close(soft - x, 0.1 * (loud - x), rtol=1e-4, atol=1e-4)
 
 
 def test_the_bfloat16_gradient_is_close_to_the_exact_one() -> None:
@@ -153,20 +188,3 @@ def test_the_bfloat16_gradient_is_close_to_the_exact_one() -> None:
     half = _bfloat16_gradient(task, task.parameters(), y)(x)
     assert half.dtype == torch.float32
     assert 0 < float((half - exact).norm() / exact.norm()) < 0.03
-
-
-@pytest.mark.parametrize("size", [1, 16])
-def test_an_upload_is_compared_with_the_real_gradient_in_float32(
-    size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rounding error must not count as noise: here TF32 has an error of 5 %, the upload none."""
-
-    def rounded(*arguments: Any, **options: Any) -> dict[str, Tensor]:
-        error = 0.05 if torch.backends.cudnn.allow_tf32 else 0.0
-        return {name: g + error * g.abs().mean() for name, g in gradients(*arguments, **options).items()}
-
-    monkeypatch.setattr(craft, "gradients", rounded)
-    x, y = torch.rand(1, size, 3, 32, 32), torch.arange(size)[None] % 10
-    bare = Refiner(start="blend", alpha=0, iterations=0)
-    with pytest.raises(ProtectionError, match="almost the real gradient"):
-        bare.protect(Task(LeNet(), example=x[0]), x, y)

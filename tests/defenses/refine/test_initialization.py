@@ -1,27 +1,67 @@
-"""The two initialisations against their formulas."""
+"""The three initialisations against their formulas."""
 
 import pytest
 import torch
+from torch import Tensor
 
-from refiner.defenses.refine.initialization import initial_robust_data
+from refiner.core.noise import NoiseSource, gaussian, uniform
+from refiner.defenses.refine.initialization import initial_robust_data, noise_statistics
+from refiner.defenses.refine.refiner_settings import RefinerSettings
+from refiner.shaped_noise import NaturalNoise
 
 RANGES = [(0.0, 1.0), (-1.0, 3.0)]
+KEY, IDS, SHAPE = NoiseSource(seed=0).key, torch.arange(6).view(2, 3), (3, 32, 32)
 
 
-@pytest.mark.parametrize(("low", "high"), RANGES)
-def test_blend_is_the_papers_formula(low: float, high: float) -> None:
-    share, noise = torch.rand(2, 5, 7, dtype=torch.float64).unbind()
-    x, v = (low + (high - low) * t for t in (share, noise))
-    torch.testing.assert_close(initial_robust_data("blend", x, noise, 0.3, low, high), 0.7 * x + 0.3 * v)
-    torch.testing.assert_close(initial_robust_data("blend", x, noise, 0.0, low, high), x)
-    torch.testing.assert_close(initial_robust_data("blend", x, noise, 1.0, low, high), v)
+def start(settings: RefinerSettings, x: Tensor) -> Tensor:
+    return initial_robust_data(settings, x, IDS, KEY, NaturalNoise.bundled())
 
 
-@pytest.mark.parametrize(("low", "high"), RANGES)
-def test_centred_adds_noise_of_zero_mean(low: float, high: float) -> None:
-    x, noise = torch.rand(2, 5, 7, dtype=torch.float64).unbind()
-    added = initial_robust_data("centred", x, noise, 2.2, low, high) - x
-    torch.testing.assert_close(added, 2.2 * (high - low) * (noise - 0.5))
-    # Noise and mirrored noise cancel.
-    mirrored = initial_robust_data("centred", x, 1 - noise, 2.2, low, high) - x
-    torch.testing.assert_close(added, -mirrored)
+@pytest.mark.parametrize("limits", RANGES)
+def test_blend_is_the_papers_formula(limits: tuple[float, float]) -> None:
+    low, high = limits
+    x, v = (low + (high - low) * share for share in (torch.rand(2, 3, *SHAPE), uniform(KEY, IDS, SHAPE)))
+    for alpha in (0.0, 0.3, 1.0):
+        blend = RefinerSettings(start="blend", alpha=alpha, input_range=limits)
+        torch.testing.assert_close(start(blend, x), (1 - alpha) * x + alpha * v)
+
+
+@pytest.mark.parametrize("limits", RANGES)
+def test_centred_adds_uniform_noise_of_zero_mean(limits: tuple[float, float]) -> None:
+    low, high = limits
+    x = torch.rand(2, 3, *SHAPE)
+    added = start(RefinerSettings(start="centred", alpha=2.2, input_range=limits), x) - x
+    torch.testing.assert_close(
+        added, 2.2 * (high - low) * (uniform(KEY, IDS, SHAPE) - 0.5), atol=1e-5, rtol=0
+    )
+
+
+@pytest.mark.parametrize("limits", RANGES)
+def test_natural_adds_shaped_noise_and_a_white_part_that_is_independent_of_it(
+    limits: tuple[float, float],
+) -> None:
+    low, high = limits
+    x = torch.rand(2, 3, *SHAPE)
+    shaped = start(RefinerSettings(alpha=2.0, input_range=limits), x) - x
+    expected = 2.0 * (high - low) * NaturalNoise.bundled()(gaussian(KEY, IDS, SHAPE))
+    torch.testing.assert_close(shaped, expected, atol=1e-5, rtol=0)
+    white = start(RefinerSettings(alpha=2.0, white=0.5, input_range=limits), x) - x - shaped
+    assert float(white.std()) == pytest.approx(0.5 * (high - low), rel=0.03)
+    raw = gaussian(KEY, IDS, SHAPE).flatten()
+    assert torch.corrcoef(torch.stack([white.flatten(), raw]))[0, 1].abs() < 0.05
+
+
+def test_the_noise_of_a_sample_depends_on_its_id_and_the_key_only() -> None:
+    x, settings = torch.rand(2, 3, *SHAPE), RefinerSettings()
+    noise, other = (start(settings, image) - image for image in (x, torch.rand_like(x)))
+    torch.testing.assert_close(noise, other, atol=1e-5, rtol=0)
+    again = initial_robust_data(settings, x, IDS, NoiseSource(seed=1).key, NaturalNoise.bundled()) - x
+    flat = torch.cat([noise.flatten(0, 1), again.flatten(0, 1)]).flatten(1)
+    whitened = NaturalNoise.bundled().whiten(flat.view(-1, *SHAPE)).flatten(1)
+    assert (torch.corrcoef(whitened) - torch.eye(12)).abs().max() < 0.1
+
+
+def test_statistics_are_loaded_once_and_for_the_inputs_shape() -> None:
+    cpu = torch.device("cpu")
+    assert noise_statistics(None, SHAPE, cpu) is noise_statistics(None, SHAPE, cpu)
+    assert noise_statistics(None, (3, 28, 28), cpu).shape == (3, 28, 28)

@@ -1,12 +1,13 @@
 """Equation 2 and the ε-projection for a chunk of victims: robust data and the gradients to upload."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from refiner.core.cuda_graphs import start_on_side_stream
-from refiner.core.gradients import flatten, gradients, gradients_jvp
+from refiner.core.gradients import flatten, gradients
 from refiner.core.precision import tensor_float32
 from refiner.core.task import Parameters, Task
 from refiner.defenses.refine.objective import GradientFunction, Objective
@@ -14,19 +15,27 @@ from refiner.defenses.refine.privacy import noise_ratio, squared_error
 from refiner.defenses.refine.projection import project
 from refiner.defenses.refine.refiner_settings import RefinerSettings
 from refiner.defenses.refine.solver import solve
-from refiner.defenses.refine.utility import make_utility
+from refiner.defenses.refine.utility import TINY, make_utility
 from refiner.evaluation.network import EvaluationNetwork
+from refiner.shaped_noise import NaturalNoise
 
-# An upload closer to the real gradient than this share of the floor is rejected: the noise had almost no
-# effect. Distances in training are far larger.
-MIN_SHARE_OF_FLOOR = 0.05
-# Smaller batches use conjugate steps, which end on the floor; secant steps only come close to it.
-SECANT_MIN_BATCH = 16
 # From this many convolution weights on, a backward pass through a gradient recorded in bfloat16 is faster and
 # changes the final distance by a few thousandths; for a vision transformer by two hundredths.
 BFLOAT16_MIN_CONV_WEIGHTS = 1_000_000
-# In units of the input range: the largest change of a pixel in one step, and in a finite difference.
-MAX_STEP, FINITE_DIFFERENCE_STEP = 0.5, 0.05
+# The largest change of a variable in a finite difference: of a pixel in units of the input range, of white
+# noise in units of its standard deviation.
+PIXEL_STEP, WHITE_STEP = 0.05, 0.3
+
+
+class Crafted(NamedTuple):
+    """The result of `craft_robust_data`."""
+
+    upload: Tensor
+    """`[V, N]`"""
+    robust: Tensor
+    """`[V, B, *input]`"""
+    residual: Tensor
+    """`[V, N]`: what error feedback adds to the next target."""
 
 
 def craft_robust_data(
@@ -36,16 +45,16 @@ def craft_robust_data(
     x: Tensor,
     y: Tensor,
     start: Tensor,
-    sign: Tensor,
-    iterations: int,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Uploads `[V, N]`, robust data `[V, B, *input]`, and two flags: uploads differ enough; all is finite.
+    residual: Tensor,
+    statistics: NaturalNoise | None,
+) -> Crafted:
+    """Uploads and robust data, searched from `start`, and the residuals after them.
 
-    A pure function of its tensors, as a CUDA graph requires. The search begins at `start`; `sign [V]` is used
-    only with random signs. The search may use TF32; the uploads are computed in float32.
+    A pure function of its tensors, as a CUDA graph requires. The search may use TF32; uploads are computed in
+    float32. Without a search an upload depends on `start` and the labels only: the real gradient is not
+    computed.
     """
     low, high = settings.input_range
-    floor = settings.floor / x.shape[1] ** 0.5
 
     def gradient(data: Tensor) -> Tensor:
         return flatten(gradients(task, data, y, parameters=parameters))
@@ -54,58 +63,67 @@ def craft_robust_data(
         with tensor_float32(False):
             return gradient(data)
 
-    straight = settings.upload == "straight"
-    solver = settings.solver
-    if solver == "secant" and x.shape[1] < SECANT_MIN_BATCH:
-        solver = "conjugate"
-    # In float32: the check against uploads that hide nothing compares with it, and the error of TF32 is
-    # larger than the tolerance of that check.
+    if not settings.searches(x.shape[1]):
+        robust = start.clamp(low, high) if settings.clamp else start
+        return Crafted(float32_gradient(robust), robust, residual)
+
+    # In float32: with ε the upload is computed from it.
     real_gradient = start_on_side_stream(lambda: float32_gradient(x))
-    in_bfloat16 = solver == "secant" and _records_in_bfloat16(task, x)
+    recorded: GradientFunction = gradient
+    if settings.solver == "lbfgs" and _records_in_bfloat16(task, x):
+        recorded = _bfloat16_gradient(task, parameters, y)
+    variables, probe = start, PIXEL_STEP * (high - low)
+    if statistics is not None:
+        # White variables: a step then has the shape of the noise, and can't stand out from it.
+        variables, probe = torch.zeros_like(start), WHITE_STEP
+
+    def to_data(variables: Tensor) -> Tensor:
+        if statistics is None:
+            return variables
+        change: Tensor = statistics(_within(variables, settings.radius))
+        return start + (high - low) * change.to(start.dtype)
+
     objective = Objective(
-        gradient=gradient,
-        recorded_gradient=_bfloat16_gradient(task, parameters, y) if in_bfloat16 else gradient,
+        gradient=lambda values: gradient(to_data(values)),
+        recorded_gradient=lambda values: recorded(to_data(values)),
         make_utility=lambda: make_utility(
             task,
             parameters,
-            real_gradient(),
+            real_gradient() + residual if settings.error_feedback else real_gradient(),
             tau=settings.tau,
             element_power=settings.element_power,
             relative=settings.relative,
         ),
         privacy=_privacy_metric(settings, x),
         beta=settings.beta,
-        floor=floor,
-        probe=FINITE_DIFFERENCE_STEP * (high - low),
-        real=x if straight else None,
+        probe=probe,
     )
     with tensor_float32(True):
-        robust = solve(
-            objective,
-            start,
-            solver=solver,
-            iterations=iterations,
-            step=settings.step,
-            max_step=MAX_STEP * (high - low),
+        variables = solve(
+            objective, variables, solver=settings.solver, iterations=settings.iterations, step=settings.step
         )
     # Frees the recorded gradient, which is large, before more memory is needed.
     del objective
+    robust = to_data(variables)
     if settings.clamp:
         robust = robust.clamp(low, high)
-    target = real_gradient()
-    if straight:
-        with tensor_float32(False):
-            upload = target + flatten(gradients_jvp(task, x, y, robust - x, parameters=parameters))
-    else:
-        upload = float32_gradient(robust)
-    if settings.random_sign:
-        upload = target + sign[:, None] * (upload - target)
+    target, upload = real_gradient(), float32_gradient(robust)
     if settings.epsilon is not None:
         radius = settings.epsilon * target.norm(dim=1) if settings.epsilon_relative else settings.epsilon
         upload = project(upload, target, radius)
-    finite = upload.isfinite().all() & robust.isfinite().all()
-    differs = _differs_from(upload, target, MIN_SHARE_OF_FLOOR * floor).all()
-    return upload, robust, torch.stack([differs, finite])
+    if settings.error_feedback:
+        left_over = target + residual - upload
+        # A failed round must not spoil later ones.
+        residual = torch.where(left_over.isfinite().all(1, keepdim=True), left_over, residual)
+    return Crafted(upload, robust, residual)
+
+
+def _within(white: Tensor, limit: float | None) -> Tensor:
+    """Each sample of `white [V, B, ...]`, shortened to a root mean square of at most `limit`."""
+    if limit is None:
+        return white
+    squared = white.flatten(2).square().mean(2).clamp_min(TINY)
+    return white * (limit * squared.rsqrt()).clamp_max(1).view(*squared.shape, *(1 for _ in white.shape[2:]))
 
 
 def _privacy_metric(settings: RefinerSettings, x: Tensor) -> Callable[[Tensor], Tensor]:
@@ -127,18 +145,3 @@ def _bfloat16_gradient(task: Task, parameters: Parameters, y: Tensor) -> Gradien
     """The gradient computed in bfloat16."""
     rounded = {name: value.bfloat16() for name, value in parameters.items()}
     return lambda data: flatten(gradients(task, data.bfloat16(), y, parameters=rounded)).float()
-
-
-def _differs_from(upload: Tensor, real: Tensor, least: float) -> Tensor:
-    """Whether each upload's relative distance from the real gradient is at least `least`, `[V]`.
-
-    A model that does not react to noise would reveal its real gradient, and so would a tiny ε. The distance
-    is over all parameters together: a server that adds a layer with small gradients evades this check.
-    Norms are taken of scaled values, so that tiny gradients are measured too. Where values are not finite the
-    result is True: such uploads are rejected elsewhere.
-    """
-    scale = real.abs().amax(1, keepdim=True)
-    length = (real / scale).norm(dim=1)
-    distance = ((upload - real) / scale).norm(dim=1)
-    near: Tensor = distance < least * length
-    return ~near

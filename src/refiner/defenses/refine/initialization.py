@@ -1,17 +1,45 @@
-"""Robust data before the first step: the paper's blend with noise, or noise with zero mean."""
+"""Robust data before the first step: the paper's blend with noise, noise with zero mean, or shaped noise."""
 
+from functools import lru_cache
+from pathlib import Path
+
+import torch
 from torch import Tensor
 
-STARTS = ("blend", "centred")
+from refiner.core.noise import gaussian, uniform
+from refiner.defenses.refine.refiner_settings import RefinerSettings
+from refiner.shaped_noise import NaturalNoise
+
+# Separates the random stream of the white part from that of the shaped noise.
+_WHITE_STREAM = 1 << 61
 
 
-def initial_robust_data(kind: str, x: Tensor, noise: Tensor, alpha: float, low: float, high: float) -> Tensor:
-    """Robust data before the first step; `noise` is uniform in 0..1 and has the shape of `x`.
+def initial_robust_data(
+    settings: RefinerSettings, x: Tensor, ids: Tensor, key: Tensor, statistics: NaturalNoise | None
+) -> Tensor:
+    """Robust data before the first step for `x [V, B, *input]`; a sample's noise depends on its id and key.
 
-    "blend" is (1 − α)·x + α·v and moves every image towards grey. "centred" is x + α·(v − its mean): it
-    leaves the input range, but over many samples its error has zero mean and affects training far less.
+    "blend" is (1 − α)·x + α·v with uniform v and moves every image towards grey. "centred" is x + α·(v − its
+    mean): it leaves the input range, but over many samples its error has zero mean and affects training far
+    less. "natural" is x + α·n, n Gaussian with the covariance of natural images, which no filter that knows
+    images can remove; `white` adds a white part to it.
     """
-    width = high - low
-    if kind == "blend":
-        return (1 - alpha) * x + alpha * (low + width * noise)
-    return x + alpha * width * (noise - 0.5)
+    low, high = settings.input_range
+    width, shape, alpha = high - low, tuple(x.shape[2:]), settings.alpha
+    if settings.start == "natural":
+        assert statistics is not None
+        noise: Tensor = alpha * statistics(gaussian(key, ids, shape)).to(x.dtype)
+        if settings.white:
+            noise = noise + settings.white * gaussian(key, ids ^ _WHITE_STREAM, shape, x.dtype)
+        return x + width * noise
+    draws = uniform(key, ids, shape, x.dtype)
+    if settings.start == "blend":
+        return (1 - alpha) * x + alpha * (low + width * draws)
+    return x + alpha * width * (draws - 0.5)
+
+
+@lru_cache(maxsize=8)
+def noise_statistics(file: str | None, shape: tuple[int, ...], device: torch.device) -> NaturalNoise:
+    """The statistics in `file`, or the bundled ones, for inputs of a shape; one object for each."""
+    statistics = NaturalNoise.bundled() if file is None else NaturalNoise.load(Path(file))
+    return statistics.for_shape(shape).to(device)

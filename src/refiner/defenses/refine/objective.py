@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from refiner.core.cuda_graphs import start_on_side_stream
-from refiner.defenses.refine.utility import TINY, Utility
+from refiner.defenses.refine.utility import Utility
 
 GradientFunction = Callable[[Tensor], Tensor]
 """Data `[V, B, ...]` → gradients `[V, N]`; differentiable if its argument requires a gradient."""
@@ -63,64 +63,36 @@ class Objective:
     """Returns the utility metric; called late, since the real gradient is computed on a side stream."""
     privacy: Callable[[Tensor], Tensor]
     beta: float
-    floor: float
-    """Relative gradient distance below which UM is not reduced further: a closer match reveals the image."""
     probe: float
-    real: Tensor | None = None
-    """The real data if the upload is the gradient linearised about them (`upload="straight"`)."""
 
     @cached_property
     def utility(self) -> Utility:
         """The utility metric."""
         return self.make_utility()
 
-    def linearize(self, x: Tensor) -> tuple[Linearization, Tensor]:
-        """The gradient near `x`, and its difference from the real one at `x`, `[V, N]`."""
-        if self.real is None:
-            local = Linearization(self.gradient, self.recorded_gradient, x.detach(), self.probe)
-            value = local.value
-            return local, value - self.utility.target
-        offset = x - self.real
-        max_abs = offset.abs().flatten(1).amax(1).clamp_min(TINY)
-        return self._about_real_data, self._about_real_data.jvp(offset, max_abs)
+    def evaluate(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """UM − β·PM `[V]` at `x`, and its gradient."""
+        value, gradient, _ = self.evaluate_near(x)
+        return value, gradient
 
-    @cached_property
-    def _about_real_data(self) -> Linearization:
-        assert self.real is not None
-        return Linearization(self.gradient, self.recorded_gradient, self.real.detach(), self.probe)
+    def evaluate_near(self, x: Tensor) -> tuple[Tensor, Tensor, Linearization]:
+        """UM − β·PM `[V]` at `x`, its gradient, and the model's gradient near `x`."""
+        privacy = start_on_side_stream(lambda: self._privacy(x))
+        local = Linearization(self.gradient, self.recorded_gradient, x.detach(), self.probe)
+        difference = local.value - self.utility.target
+        utility_gradient = local.vjp(self.utility.gradient(difference))
+        pm, privacy_gradient = privacy()
+        return self.utility.value(difference) - pm, utility_gradient - privacy_gradient, local
 
-    def utility_gradient(self, local: Linearization, difference: Tensor, excess: Tensor) -> Tensor:
-        """∂UM/∂x; zero for victims that have reached the floor."""
-        gradient = local.vjp(self.utility.gradient(difference))
-        return gradient * expand_like(excess > 0, gradient) if self.floor else gradient
-
-    def privacy_gradient(self, x: Tensor) -> Callable[[], Tensor]:
-        """A function that returns β·∂PM/∂x; on a GPU it is computed on a side stream until it is called."""
-        return start_on_side_stream(lambda: self.beta * self._privacy_gradient(x))
-
-    def excess_over_floor(self, difference: Tensor) -> Tensor:
-        """The squared distance minus the squared floor, `[V]`."""
-        distance: Tensor = difference.norm(dim=1)
-        floor: Tensor = self.floor * self.utility.target.norm(dim=1)
-        return distance.square() - floor.square()
-
-    def step_to_floor(self, difference: Tensor, change: Tensor, excess: Tensor) -> Tensor:
-        """The first t > 0, `[V]`, with `difference + t·change` on the floor; infinite if there is none."""
-        if not self.floor:
-            return torch.full_like(excess, torch.inf)
-        a, half_b = change.square().sum(1), (change * difference).sum(1)
-        discriminant = half_b.square() - a * excess
-        reaches = (excess > 0) & (half_b < 0) & (discriminant > 0)
-        root = (-half_b - discriminant.clamp_min(0).sqrt()) / a.clamp_min(TINY)
-        return torch.where(reaches, root, torch.inf)
-
-    def _privacy_gradient(self, x: Tensor) -> Tensor:
+    def _privacy(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """β·PM `[V]` and its gradient."""
         if not self.beta:
-            return torch.zeros_like(x)
+            return x.new_zeros(len(x)), torch.zeros_like(x)
         with torch.enable_grad():
             point = x.detach().requires_grad_()
-            (gradient,) = torch.autograd.grad(self.privacy(point).sum(), point)
-        return gradient
+            pm = self.privacy(point)
+            (gradient,) = torch.autograd.grad(pm.sum(), point)
+        return self.beta * pm.detach(), self.beta * gradient
 
 
 def expand_like(value: Tensor, like: Tensor) -> Tensor:

@@ -4,14 +4,13 @@ from dataclasses import dataclass, field
 
 from refiner import checks
 from refiner.core.task import Task
-from refiner.defenses.refine.initialization import STARTS
 from refiner.defenses.refine.privacy import PRIVACY_METRICS
 from refiner.defenses.refine.solver import SOLVERS
 from refiner.errors import DataError, SettingError
 from refiner.evaluation.network import EvaluationNetwork
 
-GRANULARITIES = ("batch", "sample")
-UPLOADS = ("curved", "straight")
+STARTS = ("blend", "centred", "natural")
+SEARCHES = ("never", "batches", "always")
 # Metadata of a field that stays on the client and is not part of an Update.
 PRIVATE = {"private": True}
 
@@ -25,13 +24,15 @@ class RefinerSettings:
     refiner.errors.SettingError: tau = 2: expected a number in [0, 1]
     """
 
-    alpha: float = 2.2
-    """Blend factor α of the start; with `start="centred"` the width of the noise, which may exceed 1."""
-    beta: float = 1.0
-    """Balance factor β: the weight of PM relative to UM."""
+    alpha: float = 2.5
+    """Blend factor α of the start; with "centred" the width of the noise and with "natural" its strength s,
+    in standard deviations of natural images: both may exceed 1."""
+    beta: float = 0.0
+    """Balance factor β: the weight of PM relative to UM. The evaluation network was trained on uniform noise
+    and can't judge shaped noise: with `start="natural"` β must be 0."""
     privacy: str = "network"
     """PM: the noise ratio predicted by the evaluation "network", or "mse", the paper's ablation."""
-    iterations: int = 10
+    iterations: int = 12
     """ι, in units of one gradient of the objective."""
     tau: float = 0.95
     """Decay factor τ of the layer weight."""
@@ -39,34 +40,32 @@ class RefinerSettings:
     """Projection radius ε; None for no projection."""
     epsilon_relative: bool = False
     """Whether ε is relative to the norm of the real gradient."""
-    start: str = "centred"
-    """"blend" as in the paper, or "centred"."""
-    solver: str = "secant"
-    """"descent" as in the paper, "adam", "signed", "conjugate", or "secant", which uses "conjugate" for
-    batches of fewer than 16 samples."""
+    start: str = "natural"
+    """"blend" as in the paper, "centred", or "natural": x + α·n with n shaped like natural images."""
+    white: float = 0.0
+    """With `start="natural"`: the standard deviation of white noise that is added, in units of the range."""
+    statistics: str | None = None
+    """File with the statistics of the noise, from `refiner noise fit`; None for the bundled ones."""
+    search: str = "batches"
+    """When robust data are searched for towards the real gradient. "never": every upload is the gradient of
+    x + noise and reveals no more than that, however many there are; the real gradient is not computed.
+    "batches": batches of `min_search_batch` samples and more are searched. "always": as in the paper."""
+    min_search_batch: int = 16
+    """The smallest batch that `search="batches"` searches for."""
+    radius: float | None = 0.1
+    """With `start="natural"`: the search changes each image by at most this many standard deviations of
+    natural images (root mean square, in the noise's own metric), beside α of noise; None for no limit."""
+    error_feedback: bool = True
+    """Whether what a match leaves over is added to the target of the client's next batch, so that errors do
+    not add up over a training. Needs a state (`init_state`) where a batch is searched for."""
+    solver: str = "lbfgs"
+    """"descent" as in the paper, or "lbfgs", which converges and never gets worse."""
     step: float = 1.0
-    """Learning rate of the first three solvers."""
+    """Learning rate of "descent"."""
     element_power: float = 0.0
     """Power of the element weight |g·θ|: 1 is the paper's equation, ½ its text except for τ, 0 for none."""
     relative: bool = True
     """Whether UM is relative to its value for a zero gradient; the paper's raw UM is of the order 1e-7."""
-    floor: float = 0.4
-    """Relative gradient distance at which the match stops, since a closer one reveals the image; an upload
-    closer than a twentieth of it is rejected. For a batch it is divided by √B, as the errors of B
-    independent samples would average. 0 for no floor."""
-    granularity: str = "batch"
-    """Match the gradient of the whole "batch", or of each "sample" by itself and upload the mean."""
-    upload: str = "curved"
-    """Upload the gradient of robust data ("curved", the paper's), or its first-order part g + J·(x* − x)
-    ("straight"): its mean error is zero, but it depends on x as well as on x*, and an attacker who knows the
-    form can find both. For studies only."""
-    random_sign: bool = False
-    """Upload g ± (g* − g) with a random sign, for single samples: zero mean error; as weak as "straight"."""
-    warm_start: bool = False
-    """Start from the robust data of earlier rounds, found by the image and, if given, its id, and halve ι
-    for a batch that is known completely. Needs a state (`init_state`). Twice as fast; but a batch is matched
-    as one, and with every round its samples' own gradients come closer to the real ones: the protection of a
-    single sample decreases."""
     clamp: bool = False
     """Clamp robust data to `input_range` after the search."""
     input_range: tuple[float, float] = (0.0, 1.0)
@@ -79,8 +78,6 @@ class RefinerSettings:
     """32 bytes that key the noise; None draws them from the operating system, once for every `Refiner`. Keep
     one `Refiner` for a whole training, or store a secret; otherwise the noise of an image changes between
     uploads and can be averaged out."""
-    memory_size: int = field(default=10_000, metadata=PRIVATE)
-    """Number of samples that a warm start remembers, at least."""
 
     def __post_init__(self) -> None:
         checks.choice("start", self.start, STARTS)
@@ -97,24 +94,46 @@ class RefinerSettings:
         checks.number("step", self.step, 0, 1e6, above=True)
         checks.number("element_power", self.element_power, 0, 2)
         checks.flag("relative", self.relative)
-        checks.number("floor", self.floor, 0, 10)
-        checks.choice("granularity", self.granularity, GRANULARITIES)
-        checks.choice("upload", self.upload, UPLOADS)
-        checks.flag("random_sign", self.random_sign)
-        checks.flag("warm_start", self.warm_start)
+        checks.choice("search", self.search, SEARCHES)
+        checks.integer("min_search_batch", self.min_search_batch, 1)
+        checks.number("white", self.white, 0, 100)
+        if self.radius is not None:
+            checks.number("radius", self.radius, 0, 100, above=True)
+        checks.flag("error_feedback", self.error_feedback)
         checks.flag("clamp", self.clamp)
         _check_range(self.input_range)
         if self.chunk is not None:
             checks.integer("chunk", self.chunk, 1)
-        checks.integer("memory_size", self.memory_size, 1)
         if self.secret is not None and (not isinstance(self.secret, bytes) or len(self.secret) != 32):
             raise SettingError(
                 f"secret = ({type(self.secret).__name__}, not shown): expected 32 bytes",
                 field="secret",
                 expected="32 bytes",
             )
+        if self.statistics is not None and not isinstance(self.statistics, str):
+            raise checks.wrong("statistics", self.statistics, "the path of a file or None")
+        self._check_combinations()
         if self.network is not None and not isinstance(self.network, EvaluationNetwork):
             raise checks.wrong("network", self.network, "an EvaluationNetwork or None")
+
+    def searches(self, batch: int) -> bool:
+        """Whether robust data are searched for with `batch` samples; depends on nothing else."""
+        return self.search == "always" or (self.search == "batches" and batch >= self.min_search_batch)
+
+    def _check_combinations(self) -> None:
+        """Raise for settings that contradict each other."""
+        natural = self.start == "natural"
+        contradictions = {
+            "epsilon": (self.epsilon is not None and self.search != "always", "search = 'always'"),
+            "error_feedback": (self.error_feedback and self.epsilon is not None, "epsilon = None"),
+            "beta": (self.beta > 0 and natural, "start = 'blend' or 'centred': D can't judge shaped noise"),
+            "white": (self.white > 0 and not natural, "start = 'natural'"),
+            "statistics": (self.statistics is not None and not natural, "start = 'natural'"),
+        }
+        for name, (contradicts, condition) in contradictions.items():
+            if contradicts:
+                problem = f"possible only with {condition}"
+                raise SettingError(field=name, value=getattr(self, name), expected=condition, problem=problem)
 
     def check_data(self, task: Task, low: float, high: float) -> None:
         """Raise if data with values in low..high does not fit these settings."""

@@ -1,0 +1,115 @@
+"""The PSNR that the best linear estimator reaches from noisy images: a prediction for the user's own data."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from refiner import checks
+from refiner.errors import DataError
+from refiner.metrics import blind_guess, psnr
+from refiner.shaped_noise.cosine_transform import dct, inverse_dct
+from refiner.shaped_noise.natural_noise import NaturalNoise
+
+# An estimate that exceeds the images' own mean colour by more than this shows content.
+_MARGIN = 0.5
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What is left of images x when an attacker knows x + s·n exactly, in dB, means over the images."""
+
+    strength: float
+    wiener_psnr: float
+    """The best linear estimate from x + s·n, of an attacker who knows the covariance of such images."""
+    own_colour_psnr: float
+    """Each image's own mean colour: a guess that shows no content."""
+    mean_image_psnr: float
+    """The mean of the images: a guess that uses no gradient."""
+    whitened_distance: float
+    """The mean distance of two of the images in units of the noise of strength 1."""
+
+    @property
+    def warning(self) -> str | None:
+        """One sentence if the noise does not fit these images, else None."""
+        excess = self.wiener_psnr - max(self.own_colour_psnr, self.mean_image_psnr)
+        if excess <= _MARGIN:
+            return None
+        return (
+            f"noise of strength {self.strength:g} leaves {self.wiener_psnr:.1f} dB of these images, "
+            f"{excess:.1f} dB more than a blind guess: fit its statistics to your own kind of images with "
+            "`refiner noise fit`, or raise the strength"
+        )
+
+
+def wiener_estimate(noisy: Tensor, images: NaturalNoise, noise: Tensor) -> Tensor:
+    """Return the best linear estimate of images from noisy ones.
+
+    Args:
+        noisy: `[N, C, H, W]`.
+        images: The statistics of such images.
+        noise: The covariance of the noise at every frequency, `[H, W, C, C]`.
+
+    Returns:
+        `[N, C, H, W]` in 0..1.
+    """
+    gain = torch.linalg.solve(images.covariance + noise, images.covariance).mT
+    coefficients = dct(noisy - images.mean).movedim(-3, -1)[..., None]
+    estimate = inverse_dct((gain @ coefficients)[..., 0].movedim(-1, -3))
+    return (estimate + images.mean).clamp(0, 1)
+
+
+def predict_psnr(
+    images: Tensor,
+    statistics: NaturalNoise | None = None,
+    *,
+    strength: float = 2.0,
+    white: float = 0.0,
+    seed: int = 0,
+) -> Prediction:
+    """Return the PSNR of the best linear estimate of your own images under noise of a given strength.
+
+    Half of the images give the attacker's statistics, the other half is protected and estimated.
+
+    Args:
+        images: `[N, C, H, W]` in 0..1, at least 200.
+        statistics: Those of the noise; None for the bundled ones.
+        strength: s of x + s·n.
+        white: The standard deviation of white noise that is added to it.
+        seed: Seed of the noise.
+
+    Returns:
+        The prediction, and the blind guesses to compare it with.
+
+    Raises:
+        DataError: The images are too few or don't fit the statistics.
+
+    >>> from refiner.data import load_sample
+    >>> prediction = predict_psnr(load_sample().images, strength=3)
+    >>> prediction.wiener_psnr < prediction.own_colour_psnr + 0.5, prediction.warning is None
+    (True, True)
+    """
+    checks.number("strength", strength, 0, 100)
+    checks.number("white", white, 0, 100)
+    if not isinstance(images, Tensor) or images.ndim != 4:
+        raise checks.wrong("images", images, "a floating-point tensor [N, C, H, W]")
+    if len(images) < 200:
+        raise DataError(field="images", value=len(images), expected="200 images or more")
+    public, private = images[::2], images[1::2]
+    data = NaturalNoise.fit(public)
+    shape = (images.shape[1], images.shape[2], images.shape[3])
+    noise = (statistics or NaturalNoise.bundled(images.device)).for_shape(shape)
+    generator = torch.Generator(images.device).manual_seed(seed)
+    draws = torch.randn(2, *private.shape, generator=generator, device=images.device, dtype=images.dtype)
+    noisy = private + strength * noise(draws[0]) + white * draws[1]
+    identity = torch.eye(shape[0], device=images.device, dtype=images.dtype)
+    covariance = strength**2 * noise.covariance + white**2 * identity
+    guesses = blind_guess(private, public).scores
+    pairs = noise.whiten(private[: len(private) // 2] - private[-(len(private) // 2) :])
+    return Prediction(
+        strength,
+        float(psnr(wiener_estimate(noisy, data, covariance), private).mean()),
+        float(guesses["own colour"].mean()),
+        float(guesses["mean image"].mean()),
+        float(pairs.flatten(1).norm(dim=1).mean()),
+    )

@@ -1,0 +1,56 @@
+"""The predicted PSNR against the closed form for Gaussian data, and its warning."""
+
+import copy
+
+import pytest
+import torch
+
+from refiner.data import load_sample
+from refiner.errors import DataError
+from refiner.metrics import psnr
+from refiner.shaped_noise import NaturalNoise, predict_psnr, wiener_estimate
+
+
+@pytest.mark.parametrize("strength", [0.5, 1.0, 2.0])
+def test_of_gaussian_images_s2_over_1_plus_s2_of_the_variance_stays_unexplained(strength: float) -> None:
+    statistics = copy.deepcopy(NaturalNoise.bundled()).double()
+    draws = torch.randn(2, 400, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    # A tenth of the contrast, so that almost no pixel leaves 0..1.
+    images = 0.5 + 0.1 * statistics(draws[0])
+    quiet = NaturalNoise(0.01 * statistics.covariance, torch.full_like(statistics.mean, 0.5))
+    noisy = images + strength * quiet(draws[1])
+    estimate = wiener_estimate(noisy, quiet, strength**2 * quiet.covariance)
+    unexplained = (estimate - images).square().mean() / (images - quiet.mean).square().mean()
+    assert float(unexplained) == pytest.approx(strength**2 / (1 + strength**2), rel=0.03)
+
+
+def test_no_other_linear_filter_does_better_than_the_wiener_estimate() -> None:
+    images = load_sample().images
+    data, noise = NaturalNoise.fit(images), NaturalNoise.bundled()
+    noisy = images + 2 * noise(torch.randn(images.shape, generator=torch.Generator().manual_seed(0)))
+    best = psnr(wiener_estimate(noisy, data, 4 * noise.covariance), images).mean()
+    for wrong in (1.0, 16.0):
+        assert psnr(wiener_estimate(noisy, data, wrong * noise.covariance), images).mean() < best
+
+
+def test_more_noise_leaves_less_and_weak_noise_is_warned_about() -> None:
+    images = load_sample().images
+    predictions = [predict_psnr(images, strength=strength) for strength in (0.5, 1.0, 2.0, 4.0)]
+    values = [prediction.wiener_psnr for prediction in predictions]
+    assert values == sorted(values, reverse=True)
+    assert predictions[0].warning is not None and "refiner noise fit" in predictions[0].warning
+    assert predictions[3].warning is None
+
+
+def test_noise_of_other_statistics_is_warned_about() -> None:
+    """White noise of the same power is removed by a filter."""
+    flat = torch.eye(3).mul(0.0625).expand(32, 32, 3, 3).contiguous()
+    white = NaturalNoise(flat, torch.full((3, 32, 32), 0.5))
+    images = load_sample().images
+    assert predict_psnr(images, white, strength=2).warning is not None
+    assert predict_psnr(images, strength=2).warning is None
+
+
+def test_too_few_images_raise() -> None:
+    with pytest.raises(DataError, match="images = 10: expected 200 images or more"):
+        predict_psnr(torch.rand(10, 3, 32, 32))
