@@ -80,11 +80,13 @@ def attribute_docs(kind: type) -> dict[str, str]:
 
 
 def as_option_text(value: object) -> str:
-    """A value as it is written on the command line.
+    """A value as it is written on the command line; an attack or a defence by its name.
 
     >>> as_option_text(None), as_option_text(True), as_option_text((0.0, 1.0)), as_option_text("blend")
     ('none', 'true', '(0.0, 1.0)', 'blend')
     """
+    if callable(getattr(value, "settings", None)):
+        return str(getattr(value, "name", value))
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 

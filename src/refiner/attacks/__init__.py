@@ -6,6 +6,7 @@ To use one: `make_attack` or its class, then `Attack.reconstruct`. To write one:
 
 from refiner.attacks.analytic import AnalyticReconstruction
 from refiner.attacks.base import Attack, Reconstruction, RunOptions
+from refiner.attacks.denoised import Denoised
 from refiner.attacks.distance import Distance
 from refiner.attacks.dlg import DLG
 from refiner.attacks.ggl import GGL
@@ -14,6 +15,7 @@ from refiner.attacks.gradinversion import GradInversion
 from refiner.attacks.idlg import IDLG
 from refiner.attacks.inverting import InvertingGradients
 from refiner.attacks.label_inference import infer_labels
+from refiner.attacks.learned import LearnedReconstruction
 from refiner.attacks.linear import LinearReconstruction
 from refiner.attacks.matching_attack import MatchingAttack
 from refiner.attacks.observation import Observation
@@ -22,7 +24,8 @@ from refiner.attacks.priors import Guess, Prior, TotalVariation
 from refiner.attacks.simulation import SimulatedUploads, Simulator
 from refiner.attacks.sweep import Sweep, tunable
 from refiner.attacks.threat_model import Capability, ThreatModel
-from refiner.registry import Registry, check_settings_class, make_by_name
+from refiner.errors import DataError
+from refiner.registry import Registry, check_settings_class, make_by_name, parse_chain
 
 ATTACKS: Registry[Attack] = Registry(
     "refiner.attacks",
@@ -37,6 +40,8 @@ ATTACKS: Registry[Attack] = Registry(
         "ggl-paper": GGL.paper,
         "linear": LinearReconstruction,
         "analytic": AnalyticReconstruction,
+        "learned": LearnedReconstruction,
+        "denoiser": Denoised,
     },
     check=check_settings_class(Attack),
 )
@@ -50,12 +55,14 @@ __all__ = [
     "AnalyticReconstruction",
     "Attack",
     "Capability",
+    "Denoised",
     "Distance",
     "GradInversion",
     "GradientMatching",
     "Guess",
     "InvertingGradients",
     "Latent",
+    "LearnedReconstruction",
     "LinearReconstruction",
     "MatchingAttack",
     "Observation",
@@ -79,8 +86,9 @@ def make_attack(text: str, **settings: object) -> Attack:
     """Return an attack by its name and settings.
 
     Args:
-        text: `NAME` or `NAME:setting=value,…`, with a name of `ATTACKS`.
-        settings: Further settings; those in `text` take precedence.
+        text: `NAME` or `NAME:setting=value,…`, with a name of `ATTACKS`. `ATTACK+denoiser` lets a denoiser
+            follow another attack: `inverting:iterations=500+denoiser:images=200`.
+        settings: Further settings, of the first attack; those in `text` take precedence.
 
     Returns:
         The attack.
@@ -91,8 +99,20 @@ def make_attack(text: str, **settings: object) -> Attack:
 
     >>> make_attack("inverting:total_variation=1,signed=false", iterations=10).settings()["iterations"]
     10
+    >>> make_attack("idlg:lr=0.5+denoiser:images=200").settings()["denoiser.images"]
+    200
     >>> make_attack("invert")
     Traceback (most recent call last):
     refiner.errors.DataError: attack = 'invert': unknown; did you mean 'inverting'? Known: dlg, ...
     """
-    return make_by_name(ATTACKS, "attack", text, **settings)
+    first, *rest = parse_chain(ATTACKS, text)
+    attack = make_by_name(ATTACKS, "attack", first, **settings)
+    for link in rest:
+        if (name := link.partition(":")[0]) in ATTACKS and name != "denoiser":
+            raise DataError(
+                field="attack",
+                value=text,
+                problem="only the denoiser can follow another attack, as +denoiser",
+            )
+        attack = make_by_name(ATTACKS, "attack", link, attack=attack)
+    return attack

@@ -95,27 +95,13 @@ class AttackCheckpoint:
             tensors |= {f"state {name}": t for name, t in zip(DescentState._fields, state, strict=False)}
             tensors |= {f"optimizer {i}": t for i, t in enumerate(optimizer_state)}
         position = {"begin": self.begin, "iteration": self.iteration, "chunk": self.chunk}
-        header = {
-            "format": _FORMAT,
-            "attack": json.dumps(self.fingerprints),
-            "position": json.dumps(position),
-        }
-        # Clones: safetensors rejects tensors that share memory, as the first and the best point do.
-        tensors = {name: t.cpu().contiguous().clone() for name, t in tensors.items()}
-        write_atomically(self.path, save(tensors, header | {"sum": tensors_digest(tensors, header)}))
+        write_attack_state(self.path, self.fingerprints, position, tensors)
         self._saved_at = time.perf_counter()
 
     def _load(self, path: Path, device: str) -> None:
-        header, tensors = read_attack_state(path)
+        position, tensors = read_same_attack(path, self.fingerprints)
         try:
             tensors = {name: t.to(device) for name, t in tensors.items()}
-            position = json.loads(header["position"])
-            fingerprints = json.loads(header["attack"])
-            either = dict.fromkeys([*self.fingerprints, *fingerprints])
-            different = [n for n in either if fingerprints.get(n) != self.fingerprints.get(n)]
-            if different:
-                names = ", ".join(different)
-                raise _rejected(path, f"of an attack that differs in {names}; {_NOT_OVERWRITTEN}")
             self.begin, self.iteration = int(position["begin"]), int(position["iteration"])
             self.chunk = int(position["chunk"])
             if self.begin:
@@ -126,7 +112,54 @@ class AttackCheckpoint:
                 z, best_z, value, diverged = (tensors[f"state {n}"] for n in DescentState._fields[:-1])
                 self.state = DescentState(z, best_z, value, diverged, optimizer_state)
         except (KeyError, ValueError, AttributeError, TypeError) as error:
-            raise error if isinstance(error, DataError) else _unreadable(path) from error
+            raise _unreadable(path) from error
+
+
+def write_attack_state(
+    path: Path, fingerprints: Mapping[str, str], position: Mapping[str, int], tensors: Mapping[str, Tensor]
+) -> None:
+    """Write the state of an attack, completely or not at all.
+
+    Args:
+        path: The file; an existing one is replaced.
+        fingerprints: One for each thing that the state depends on, by name.
+        position: How far the attack is, by name.
+        tensors: The state by name.
+
+    Raises:
+        DataError: The file can't be written.
+    """
+    header = {
+        "format": _FORMAT,
+        "attack": json.dumps(fingerprints),
+        "position": json.dumps(position),
+    }
+    # Clones: safetensors rejects tensors that share memory, as the first and the best point do.
+    copies = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+    write_atomically(path, save(copies, header | {"sum": tensors_digest(copies, header)}))
+
+
+def read_same_attack(path: Path, fingerprints: Mapping[str, str]) -> tuple[dict[str, int], dict[str, Tensor]]:
+    """Return the position and the tensors of a state on disk, if it is of the same attack.
+
+    Args:
+        path: A file that `write_attack_state` wrote.
+        fingerprints: Those of the attack that continues.
+
+    Raises:
+        DataError: The file is damaged, or of another attack.
+    """
+    header, tensors = read_attack_state(path)
+    try:
+        position = {str(name): int(value) for name, value in json.loads(header["position"]).items()}
+        saved = dict(json.loads(header["attack"]))
+    except (KeyError, ValueError, AttributeError, TypeError) as error:
+        raise _unreadable(path) from error
+    different = [n for n in dict.fromkeys([*fingerprints, *saved]) if saved.get(n) != fingerprints.get(n)]
+    if different:
+        names = ", ".join(different)
+        raise _rejected(path, f"of an attack that differs in {names}; {_NOT_OVERWRITTEN}")
+    return position, tensors
 
 
 def read_attack_state(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:

@@ -70,18 +70,20 @@ def _directions(predicted: Tensor, count: int) -> Tensor:
     centred = predicted - predicted.mean(0)
     rank = min(count, *centred.shape)
     if centred.shape[1] <= len(centred):
-        return torch.linalg.eigh(centred.mT @ centred)[1].flip(1)[:, :rank]
+        vectors: Tensor = torch.linalg.eigh(centred.mT @ centred)[1]
+        return vectors.flip(1)[:, :rank]
     # From the smaller of the two matrices of products.
     values, vectors = torch.linalg.eigh(centred @ centred.mT)
     values, vectors = values.flip(0)[:rank], vectors.flip(1)[:, :rank]
     found = values > 1e-12 * values[0].clamp_min(1e-30)
     found[0] = True
-    basis = centred.mT @ vectors[:, found]
-    return basis / basis.norm(dim=0).clamp_min(1e-30)
+    basis: Tensor = centred.mT @ vectors[:, found]
+    return torch.nn.functional.normalize(basis, dim=0, eps=1e-30)
 
 
 def _whiten(root: Tensor, rows: Tensor) -> Tensor:
-    return torch.linalg.solve_triangular(root, rows.mT, upper=False).mT
+    white: Tensor = torch.linalg.solve_triangular(root, rows.mT, upper=False)
+    return white.mT
 
 
 def _checked(*matrices: Tensor) -> tuple[Tensor, ...]:
