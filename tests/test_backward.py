@@ -174,10 +174,10 @@ def test_a_task_can_be_passed_in_place_of_model_and_loss(batch: tuple[torch.Tens
 
 def test_a_state_is_passed_to_the_defence(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
     model, loss = refiner.LeNet(), nn.functional.cross_entropy
-    defense = refiner.Refiner(iterations=1, warm_start=True)
+    defense = refiner.Refiner(iterations=4, search="always")
     state = defense.init_state()
-    refiner.backward(model, loss, *batch, defense, ids=torch.arange(4), state=state)
-    assert len(state.state_dict()["ids"]) == 4
+    refiner.backward(model, loss, *batch, defense, state=state)
+    assert state.state_dict()["residuals"].shape == (1, 15826)
     with pytest.raises(refiner.SettingError, match=r"init_state\(\)"):
         refiner.backward(model, loss, *batch, defense)
 

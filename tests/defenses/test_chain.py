@@ -130,7 +130,7 @@ def test_later_parts_draw_new_noise_in_every_round_without_a_seed(
     task: Task, batch: tuple[Tensor, Tensor]
 ) -> None:
     """Refiner keeps its key for a whole training; the noise of later parts must not repeat."""
-    defense = Chain((Refiner(iterations=0, warm_start=False), Blur()))
+    defense = Chain((Refiner(), Blur()))
     first, second = (defense.protect(task, *batch).flat() for _ in range(2))
     bare = defense.parts[0].protect(task, *batch).flat()
     assert torch.equal(bare, defense.parts[0].protect(task, *batch).flat())
@@ -139,12 +139,12 @@ def test_later_parts_draw_new_noise_in_every_round_without_a_seed(
 
 
 def test_the_state_of_a_chain_is_that_of_its_first_part(task: Task, batch: tuple[Tensor, Tensor]) -> None:
-    defense = Chain((Refiner(iterations=4, warm_start=True), Scale()))
+    defense = Chain((Refiner(iterations=4, search="always"), Scale()))
     state = defense.init_state()
     defense.protect(task, *batch, seed=0, state=state)
     assert not state.state_dict()
     defense.protect(task, *batch, state=state)
-    assert len(state.state_dict()["ids"]) == 4
+    assert len(state.state_dict()["residuals"]) == len(batch[0])
 
 
 def test_a_chain_returns_the_robust_data_of_its_first_part(task: Task, batch: tuple[Tensor, Tensor]) -> None:
@@ -156,7 +156,7 @@ def test_a_chain_returns_the_robust_data_of_its_first_part(task: Task, batch: tu
 
 def test_a_chain_has_the_networks_and_transforms_of_its_parts(task: Task) -> None:
     refiner = Chain((Refiner(), Blur()))
-    assert list(refiner.networks(task)) == ["evaluation"]
+    assert list(refiner.networks(task)) == ["noise statistics"]
     assert refiner.gradient_transforms == ()
     assert not Chain((Blur(), Scale())).networks(task)
     assert Chain((Blur(), Scale())).gradient_transforms == (Blur(), Scale())

@@ -17,14 +17,13 @@ from refiner.defenses import DEFENSES, Chain, Defense, make_defense
 
 # Faster settings where the default is slow.
 QUICK = {
-    "refiner": "refiner:iterations=1",
     "refiner-paper": "refiner-paper:iterations=1",
     "soteria": "soteria:sensitivity=estimated,probes=2",
 }
 # Settings that use other code than the default.
 VARIANTS = (
-    "refiner:iterations=1,granularity=sample",
-    "refiner:iterations=1,privacy=mse,element_power=1,tau=1",
+    "refiner:search=always,iterations=4,error_feedback=false",
+    "refiner-paper:iterations=1,privacy=mse,relative=true,tau=1",
     "dp-gaussian:per_sample=true",
     "dp-laplace:per_sample=true",
     "gq:stochastic=true",
@@ -33,7 +32,7 @@ VARIANTS = (
     "soteria:sensitivity=exact",
 )
 CHAINS = (
-    f"{QUICK['refiner']}+dp-gaussian",
+    "refiner+dp-gaussian",
     "pruning:rate=0.8+gq:bits=8",
     f"{QUICK['soteria']}+gq+dp-laplace",
 )
@@ -153,7 +152,7 @@ def test_a_seed_determines_the_upload(text: str, task: Task, batch: Batch) -> No
 # The settings of each defence that protect least and most.
 WEAKEST = {
     "none": "none",
-    "refiner": "refiner:iterations=1,floor=0,epsilon=1e-6",
+    "refiner": "refiner:alpha=0",
     "refiner-paper": "refiner-paper:iterations=1,epsilon=1e-6",
     "dp-gaussian": "dp-gaussian:magnitude=1e-12,clip=none",
     "dp-laplace": "dp-laplace:magnitude=1e-12,clip=none",
@@ -286,11 +285,12 @@ def test_networks_are_listed_and_robust_data_returned_by_those_that_use_them(
     text: str, task: Task, batch: Batch
 ) -> None:
     defense = make_defense(text)
-    uses_network = defense.name.startswith("refiner")
-    assert list(defense.networks(task)) == (["evaluation"] if uses_network else [])
+    crafts = defense.name.startswith("refiner")
+    networks = {"refiner-paper:iterations=1": ["evaluation"], VARIANTS[1]: []}
+    assert list(defense.networks(task)) == networks.get(text, ["noise statistics"] if crafts else [])
     protection = defense.protection(task, *batch, seed=0)
     assert torch.equal(protection.update.flat(), defense.protect(task, *batch, seed=0).flat())
-    assert (protection.robust is not None) == uses_network
+    assert (protection.robust is not None) == crafts
     if protection.robust is not None:
         assert protection.robust.shape == batch[0].shape
 

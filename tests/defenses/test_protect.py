@@ -19,13 +19,11 @@ from refiner.defenses import Batch, Chain, GradientTransform, Upload
 
 DEFENSES: dict[str, Defense] = {
     "none": NoDefense(),
-    "refiner": Refiner(iterations=2),
+    "refiner": Refiner(),
     "refiner, paper": Refiner.paper(iterations=2),
-    "refiner, sample": Refiner(iterations=2, granularity="sample"),
-    "refiner, signed": Refiner(iterations=2, solver="signed", step=0.05, upload="curved"),
-    "refiner, straight": Refiner(iterations=2, upload="straight"),
-    "refiner, Adam, clamped": Refiner(iterations=2, solver="adam", step=0.01, clamp=True),
-    "refiner, random sign": Refiner(iterations=0, random_sign=True, granularity="sample"),
+    "refiner, searched": Refiner(iterations=5, search="always", error_feedback=False),
+    "refiner, centred": Refiner(iterations=5, start="centred", search="always", error_feedback=False),
+    "refiner, never, clamped": Refiner(search="never", white=0.3, clamp=True),
 }
 every_defense = pytest.mark.parametrize("defense", DEFENSES.values(), ids=DEFENSES)
 

@@ -232,6 +232,8 @@ WRONG: dict[str, st.SearchStrategy[object]] = {
     "min_search_batch": st.integers(max_value=0),
     "radius": st.one_of(st.floats(max_value=0), st.text()),
     "error_feedback": st.none(),
+    "warm_start": st.none(),
+    "memory_size": st.integers(max_value=0),
     "white": st.one_of(st.floats(max_value=-1e-9), st.text()),
     "statistics": st.integers(),
     "clamp": st.integers(),
@@ -300,6 +302,9 @@ def test_a_seeded_key_is_reproducible_and_differs_between_seeds(
         ("epsilon", {"epsilon": 0.1, "error_feedback": False}),
         ("epsilon", {"epsilon": 0.1, "error_feedback": False, "search": "never"}),
         ("error_feedback", {"epsilon": 0.1, "search": "always"}),
+        ("warm_start", {"warm_start": True, "error_feedback": False}),
+        ("warm_start", {"warm_start": True, "start": "centred", "search": "always"}),
+        ("warm_start", {"warm_start": True, "start": "centred", "error_feedback": False}),
         ("beta", {"beta": 1.0}),
         ("white", {"white": 0.3, "start": "centred"}),
         ("statistics", {"statistics": "noise.safetensors", "start": "blend", "alpha": 0.5}),
@@ -327,5 +332,5 @@ def test_settings_of_an_update_name_the_defence_but_no_secret(
     task: Task, images: tuple[Tensor, Tensor]
 ) -> None:
     names = """alpha beta privacy iterations tau epsilon epsilon_relative start white statistics search
-    min_search_batch radius error_feedback solver step element_power relative clamp input_range"""
+    min_search_batch radius error_feedback solver step element_power relative warm_start clamp input_range"""
     assert sorted(Refiner().protect(task, *images).settings) == sorted(names.split())

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -31,6 +31,12 @@ class Batch:
     """What the defence remembers, if the caller passed a state."""
     clients: Sequence[int] | None = None
     """The number of every victim's client in that state; None if victim v is client v."""
+
+    def rows(self, rows: slice) -> "Batch":
+        """The same for some of the victims."""
+        ids = None if self.ids is None else self.ids[rows]
+        clients = (self.clients or range(len(self.x)))[rows]
+        return replace(self, x=self.x[rows], y=self.y[rows], ids=ids, clients=clients)
 
 
 def validated_batch(

@@ -135,7 +135,7 @@ def test_neither_the_undefended_gradient_nor_the_secret_is_sent(shared: Any, tmp
     """For clients without a seed, whose noise depends on a secret in their folder."""
     settings = FederatedSettings(rounds=1, clients=2, batch=8, lr=0.1, seed=None)
     client, sent = shared.client_folders[0], {}
-    for defense in ("none", "refiner:iterations=3,warm_start=true"):
+    for defense in ("none", "refiner:iterations=3,search=always"):
         shared.relay.sent.clear()
         shared.train(replace(EXPERIMENT, defense=defense, training=settings), tmp_path / defense[:4])
         sent[defense] = bytes(shared.relay.sent)

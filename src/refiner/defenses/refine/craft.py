@@ -46,6 +46,7 @@ def craft_robust_data(
     y: Tensor,
     start: Tensor,
     residual: Tensor,
+    iterations: int,
     statistics: NaturalNoise | None,
 ) -> Crafted:
     """Uploads and robust data, searched from `start`, and the residuals after them.
@@ -100,7 +101,7 @@ def craft_robust_data(
     )
     with tensor_float32(True):
         variables = solve(
-            objective, variables, solver=settings.solver, iterations=settings.iterations, step=settings.step
+            objective, variables, solver=settings.solver, iterations=iterations, step=settings.step
         )
     # Frees the recorded gradient, which is large, before more memory is needed.
     del objective
