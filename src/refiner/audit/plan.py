@@ -14,6 +14,7 @@ from refiner import checks
 from refiner._version import __version__
 from refiner.attacks import Attack, ThreatModel, make_attack
 from refiner.audit.attacker_images import AttackerImages, choose_attacker_images
+from refiner.audit.from_robust import RobustEstimation
 from refiner.audit.public_images import choose_public_images
 from refiner.audit.scoring import Scorer
 from refiner.audit.seeds import SEED_OFFSET, SIMULATION, VICTIMS
@@ -59,7 +60,9 @@ class Plan:
     tuning: Tuning | None = None
     """What the attack is tuned on first; None leaves its settings as they are."""
     attacker_images: AttackerImages | None = None
-    """What the attack learns from; None for an attack that learns from no public images."""
+    """What the attack or the estimate from robust data learns from; None if neither does."""
+    robust_estimation: RobustEstimation | None = None
+    """How images are estimated from the robust data themselves; None if they are not."""
     settings: Mapping[str, object] = field(init=False)
     """Everything that the result depends on, as JSON values; images and weights by their checksum."""
 
@@ -84,6 +87,7 @@ class Plan:
         seed: int = 0,
         deterministic: bool = False,
         tune: Tuning | None = None,
+        from_robust: bool | RobustEstimation = False,
     ) -> "Plan":
         """Return the plan of an audit.
 
@@ -102,6 +106,7 @@ class Plan:
             seed: Seed of everything random.
             deterministic: Whether a GPU, too, must give bit-identical results.
             tune: Images on which the attack is tuned first.
+            from_robust: Whether, or how, images are estimated from the robust data themselves.
 
         Returns:
             The plan, for `audit_all`.
@@ -134,7 +139,10 @@ class Plan:
         defense_name = short_name(defense) if isinstance(defense, str) else defender.name
         image_names = _image_names(names, *y.shape)
         tuning = None if tune is None else tune.checked(task, original, y.shape[1], attacker)
-        learns = attacker.learns_from_public_images(task)
+        estimation = from_robust if isinstance(from_robust, RobustEstimation) else None
+        if estimation is None and checks.flag("from_robust", from_robust):
+            estimation = RobustEstimation.for_device(x.device)
+        learns = attacker.learns_from_public_images(task) or estimation is not None
         images = choose_attacker_images(task, original, attacker, pool) if learns else None
         return cls(
             task,
@@ -150,6 +158,7 @@ class Plan:
             deterministic,
             tuning,
             images,
+            estimation,
         )
 
     def control(self) -> "Plan":
@@ -223,6 +232,7 @@ def _settings(plan: Plan) -> dict[str, object]:
         "attack": {"name": plan.attack.name, "seed": plan.seed, **to_json_value(plan.attack.settings())},
         **({} if plan.tuning is None else {"tuning": _tuning_settings(plan.tuning, plan.attack)}),
         **({} if plan.attacker_images is None else {"attacker images": _attacker_settings(plan)}),
+        **({} if plan.robust_estimation is None else {"from robust": asdict(plan.robust_estimation)}),
         "threat": asdict(plan.threat),
         "model": {
             "name": type(task.model).__name__,

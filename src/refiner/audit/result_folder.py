@@ -7,6 +7,7 @@ from pathlib import Path
 from refiner import checks
 from refiner.attacks.checkpoint import read_attack_state
 from refiner.audit.control import as_control, conclude
+from refiner.audit.from_robust import robust_state_file
 from refiner.audit.plan import Plan, first_difference, settings_digest
 from refiner.audit.result import AuditResult
 from refiner.audit.result_records import Control
@@ -121,9 +122,9 @@ def _result_file(plan: Plan, folder: Path) -> Path:
 
 
 def _state_files(plan: Plan, folder: Path) -> list[Path]:
-    """Return where the attack saves its state while it runs, and where its tuning does."""
+    """Return where the attack saves its state while it runs, and where its tuning and other trainings do."""
     state_file = folder / f"{plan.stem}.state.safetensors"
-    return [state_file, *tuning_state_files(plan, state_file)]
+    return [state_file, *tuning_state_files(plan, state_file), robust_state_file(state_file)]
 
 
 def _saved_result(plan: Plan, folder: Path) -> AuditResult | None:

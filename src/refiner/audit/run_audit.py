@@ -14,6 +14,7 @@ from refiner import checks
 from refiner.attacks import Attack, ThreatModel
 from refiner.attacks.base import resume_path
 from refiner.audit.control import as_control, conclude
+from refiner.audit.from_robust import RobustEstimation, estimate_from_robust, robust_state_file
 from refiner.audit.plan import Plan, first_difference, settings_digest
 from refiner.audit.result import AuditResult
 from refiner.audit.result_records import Control, Seconds
@@ -30,8 +31,8 @@ from refiner.metrics import Thresholds, assign, judge_group
 from refiner.report.inline_image import to_pixels
 
 Progress = Callable[[str, int, int], None]
-"""Called with the stage ("control", "tuning", "defence", "attack" or "metrics"), the steps done, and their
-total; "control" is the attack on undefended uploads."""
+"""Called with the stage ("control", "tuning", "defence", "attack", "from robust" or "metrics"), the steps
+done, and their total; "control" is the attack on undefended uploads."""
 
 
 def audit(
@@ -54,6 +55,7 @@ def audit(
     deterministic: bool = False,
     tune: Tuning | None = None,
     control: bool | AuditResult = True,
+    from_robust: bool | RobustEstimation = False,
 ) -> AuditResult:
     """Measure how well an attack reconstructs the victims' images from the uploads of a defence.
 
@@ -80,13 +82,16 @@ def audit(
         chunk: Number of clients that are attacked at a time, to bound memory; affects results only by
             rounding.
         resume: A file in which the attack saves its state; if the file exists the attack continues from it.
-        on_progress: Called with the stage ("control", "tuning", "defence", "attack" or "metrics"), the steps
-            done and their total.
+        on_progress: Called with the stage ("control", "tuning", "defence", "attack", "from robust" or
+            "metrics"), the steps done and their total.
         deterministic: Whether a GPU, too, must give bit-identical results every time; slower.
         tune: Images on which the attack's settings are tuned for this defence first; None attacks with
             the settings as they are.
         control: Whether the attack is also run on undefended uploads of the same images, or its result if it
             was run already. Without it there is no verdict: an attack that fails anyway proves no defence.
+        from_robust: Whether to measure, too, what a network reaches from the robust data themselves, for a
+            defence that makes any: the best that an attack on their uploads can hope for. It learns from
+            `pool`. A `RobustEstimation` says how it is trained.
 
     Returns:
         Scores and verdicts of every image, their means with 95 % intervals, the reconstructions and all
@@ -123,6 +128,7 @@ def audit(
         seed=seed,
         deterministic=deterministic,
         tune=tune,
+        from_robust=from_robust,
     )
     undefended = _control(plan, control, chunk, state_file, on_progress)
     result = run_plan(plan, chunk=chunk, resume=state_file, on_progress=on_progress)
@@ -199,6 +205,7 @@ def _run_stages(plan: Plan, chunk: int | None, resume: Path | None, on_progress:
     )
     defended_at = time.perf_counter()
     resumed = resume is not None and resume.exists()
+    simulate = simulator(plan.task, plan.defense, plan.attacker_images)
     reconstruction = attack.reconstruct(
         observation,
         threat=plan.threat,
@@ -207,7 +214,7 @@ def _run_stages(plan: Plan, chunk: int | None, resume: Path | None, on_progress:
         resume=resume,
         on_progress=lambda done, total: on_progress("attack", done, total),
         deterministic=plan.deterministic,
-        simulator=simulator(plan.task, plan.defense, plan.attacker_images),
+        simulator=simulate if attack.learns_from_public_images(plan.task) else None,
     )
     attacked_at = time.perf_counter()
     on_progress("metrics", 0, 1)
@@ -222,6 +229,20 @@ def _run_stages(plan: Plan, chunk: int | None, resume: Path | None, on_progress:
     findings, means, candidates = plan.scorer.score(
         images, plan.names, plan.y, batch, noise=plan.defense.noise_ratio_applies
     )
+    reached = None
+    if plan.robust_estimation is not None and robust is not None and simulate is not None:
+        reached = estimate_from_robust(
+            simulate,
+            observation,
+            robust,
+            plan.x,
+            plan.y,
+            others=plan.scorer.public.candidates,
+            settings=plan.robust_estimation,
+            seed=plan.seed,
+            resume=None if resume is None else robust_state_file(resume),
+            on_progress=lambda done, total: on_progress("from robust", done, total),
+        )
     on_progress("metrics", 1, 1)
     result = AuditResult(
         defense=plan.defense_name,
@@ -249,6 +270,7 @@ def _run_stages(plan: Plan, chunk: int | None, resume: Path | None, on_progress:
         settings=plan.settings,
         tuned=tuned,
         upload_bytes=plan.defense.wire_bytes(plan.task.shapes),
+        from_robust=reached,
     )
     return conclude(result, None, plan.scorer.thresholds)
 

@@ -20,7 +20,7 @@ from refiner.audit.display_names import pair_names
 from refiner.audit.model_weights import load_model_weights
 from refiner.audit.report_table import blind_means, share_cell, top1_cell, without_noise_ratio
 from refiner.audit.result_records import Mean
-from refiner.audit.summary import summary, tuning_text, verdict_note
+from refiner.audit.summary import main_sentences, other_sentences, tuning_text, verdict_note
 from refiner.checks import integer, unknown_name
 from refiner.cli.common import Device, Rate, Size, console, one_line_errors, progress_bar, select_device
 from refiner.core import Task
@@ -32,8 +32,8 @@ from refiner.models import MODELS, make_model
 
 _COLOURS = {"visible": "red", "identifiable": "yellow", "neither": "green", "no verdict": "bright_black"}
 # Narrower terminals show only what the verdict depends on; the report has all columns.
-_WIDE = 100
-_MAX_TABLE_WIDTH = 100
+_WIDE = 110
+_MAX_TABLE_WIDTH = 120
 _CAPABILITIES = tuple(field.name for field in fields(ThreatModel))
 
 
@@ -105,6 +105,14 @@ def audit(
         ),
     ] = False,
     tuning_victims: Annotated[int, typer.Option(help="Number of clients to tune the attacks on.")] = 8,
+    from_robust: Annotated[
+        bool,
+        typer.Option(
+            "--from-robust",
+            help="Also measure what a network reaches from the robust data of a defence themselves, once for "
+            "each defence; it learns from public images.",
+        ),
+    ] = False,
     size: Size = None,
     seed: Annotated[int, typer.Option(help="Seed of the model, the defences and the attacks.")] = 0,
     chunk: Annotated[
@@ -125,7 +133,9 @@ def audit(
         with deterministic_algorithms(deterministic, torch_device):
             threat = _threat_model(grant or (), deny or ())
             attacks = [_make_attack(name, iterations) for name in dict.fromkeys(attack or ("inverting",))]
-            learns = any(not attacker.needs.isdisjoint({"public", "defense"}) for attacker in attacks)
+            learns = from_robust or any(
+                not attacker.needs.isdisjoint({"public", "defense"}) for attacker in attacks
+            )
             defenses = list(dict.fromkeys(defense or ("none", "refiner")))
             for name in defenses:
                 make_defense(name)
@@ -160,6 +170,7 @@ def audit(
                     seed=seed,
                     deterministic=deterministic,
                     tune=tune if tunable(attacker) or not any(map(tunable, attacks)) else None,
+                    from_robust=from_robust and attacker is attacks[0],
                 )
                 for name in defenses
                 for attacker in attacks
@@ -181,7 +192,9 @@ def _build_model(name: str, victims: Victims, weights: Path | None) -> nn.Module
 
 def _make_attack(text: str, iterations: int | None) -> Attack:
     attack = make_attack(text)
-    if iterations is None or "iterations" not in attack.settings():
+    # A chain has the settings of its parts, as "inverting.iterations".
+    names = {name.rpartition(".")[2] for name in attack.settings()}
+    if iterations is None or "iterations" not in names:
         return attack
     return make_attack(text, iterations=iterations)
 
@@ -229,8 +242,8 @@ def _run(plans: Sequence[Plan], out: Path, chunk: int | None) -> list[AuditResul
             bar.console.print(f"{position}: {name}: {outcome}", highlight=False, soft_wrap=True)
 
         def advance(stage: str, steps: int, total: int) -> None:
-            if stage in ("tuning", "attack"):
-                description = f"{title}, tuning" if stage == "tuning" else title
+            if stage in ("tuning", "attack", "from robust"):
+                description = title if stage == "attack" else f"{title}, {stage}"
                 bar.update(line, completed=steps, total=total, description=description)
 
         try:
@@ -279,7 +292,9 @@ def _print_results(results: Sequence[AuditResult]) -> None:
     table.add_row("blind guess", *[""] * (len(names) - 1), *_scores(blind_means(results) or {}, wide))
     console.print(title, highlight=False)
     console.print(table, width=min(console.width, _MAX_TABLE_WIDTH))
-    console.print(f"{summary(results)}\n{verdict_note(results)}", highlight=False, markup=False)
+    # One line for each defence; then what a reader must know to judge them.
+    for text in (*main_sentences(results), " ".join(other_sentences(results)), verdict_note(results)):
+        console.print(text, highlight=False, markup=False)
 
 
 def _caption(results: Sequence[AuditResult], wide: bool) -> str:

@@ -1,0 +1,262 @@
+"""What can be reached from the robust data themselves, the best that an attack on their uploads can hope for.
+
+A network that is trained on other images estimates the originals from the exact robust data and their labels.
+It is a lower bound of the best estimator. Where every upload is a function of robust data and label alone, no
+attack on any number of uploads does better than that estimator.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from refiner import checks
+from refiner.attacks import Observation, Simulator
+from refiner.attacks.checkpoint import fingerprint
+from refiner.attacks.network_training import TrainingSettings, TrainingState
+from refiner.attacks.restoration import train_restorer
+from refiner.attacks.simulated_batches import derive_seed, draw_batches, simulate
+from refiner.attacks.upload_inputs import UploadInputs
+from refiner.audit.result_records import FromRobust
+from refiner.errors import DataError
+from refiner.metrics import identify, identify_by_likelihood, psnr
+
+# One public image in so many is held out of the training.
+_HELD_OUT = 20
+_MIN_PUBLIC_IMAGES = 64
+# For the likelihood match of uploads: simulated uploads of each candidate, candidates, clients whose uploads
+# show the noise, and the number of inputs that uploads are projected to.
+_DRAWS, _CANDIDATES, _NOISY_CLIENTS, _INPUTS = 4, 1000, 1000, 16384
+# The likelihood match from robust data: images whose robust data show the noise.
+_NOISY_IMAGES = 4000
+
+
+@dataclass(frozen=True)
+class RobustEstimation:
+    """How the network is trained that estimates images from robust data.
+
+    Args:
+        epochs: Passes over the pairs of robust image and image.
+        batch: Pairs in a training step.
+        lr: The greatest learning rate of AdamW.
+        width: Channels of the U-Net's finest level, a multiple of 8.
+        draws: Pairs for every public image, each with another secret.
+
+    Raises:
+        SettingError: A setting is out of range.
+
+    >>> RobustEstimation.for_device(torch.device("cpu")).width
+    16
+    """
+
+    epochs: int = 10
+    batch: int = 256
+    lr: float = 1e-3
+    width: int = 64
+    draws: int = 2
+
+    def __post_init__(self) -> None:
+        self.training()
+        checks.integer("draws", self.draws, 1)
+        if checks.integer("width", self.width, 8) % 8:
+            raise checks.wrong("width", self.width, "a multiple of 8")
+
+    def training(self) -> TrainingSettings:
+        """Return the settings of the training."""
+        return TrainingSettings(self.epochs, self.batch, self.lr)
+
+    @classmethod
+    def for_device(cls, device: torch.device) -> "RobustEstimation":
+        """Return settings that take minutes: those of the published results on a GPU, fewer on a CPU."""
+        return cls() if device.type == "cuda" else cls(epochs=5, batch=64, width=16, draws=1)
+
+
+def estimate_from_robust(
+    simulator: Simulator,
+    observation: Observation,
+    robust: Tensor,
+    x: Tensor,
+    y: Tensor,
+    *,
+    others: Tensor | None = None,
+    settings: RobustEstimation | None = None,
+    seed: int = 0,
+    resume: Path | None = None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> FromRobust:
+    """Return how well images can be estimated and identified from their exact robust data.
+
+    Args:
+        simulator: Public images, and the defence as an attacker runs it on them.
+        observation: The victims' uploads.
+        robust: The victims' robust data `[V, B, C, H, W]`.
+        x: The victims' images in 0..1, `[V, B, C, H, W]`.
+        y: Their labels `[V, B]`.
+        others: Further candidates `[M, C, H, W]` for identification, no victims among them.
+        settings: How the network is trained; None for settings that suit the device.
+        seed: Seed of the attacker's draws.
+        resume: A file for the state of the training.
+        on_progress: Called with the pairs done and their total.
+
+    Returns:
+        PSNR and identification of the network's estimates, the PSNR of the best linear filter, and the
+        identification by likelihood among known candidates, from robust data and from uploads.
+
+    Raises:
+        DataError: There are too few public images, the defence makes no robust data, or the training
+            diverged.
+    """
+    settings = settings or RobustEstimation.for_device(x.device)
+    samples = y.shape[1]
+    least = max(_MIN_PUBLIC_IMAGES, 4 * samples)
+    if len(simulator.images) < least:
+        raise DataError(
+            field="public images",
+            value=len(simulator.images),
+            expected=f"at least {least}, for the estimate from robust data",
+        )
+    pairs = _pairs(simulator, samples, settings.draws, seed, x.device)
+    total = settings.epochs * (len(pairs.clean) - pairs.held_out)
+    identity = {} if resume is None else _fingerprints(simulator, robust, settings, seed)
+    restorer = train_restorer(
+        pairs.degraded,
+        pairs.clean,
+        pairs.labels,
+        classes=observation.task.classes,
+        held_out=pairs.held_out,
+        width=settings.width,
+        settings=settings.training(),
+        seed=derive_seed(seed, "from robust", "training"),
+        state=TrainingState(resume, identity),
+        on_samples=lambda done: on_progress(done, total),
+    )
+    if restorer is None:
+        raise DataError(
+            field="from_robust", value=settings.lr, problem="the training diverged; try a lower learning rate"
+        )
+    original = x.flatten(0, 1).float()
+    noisy = robust.flatten(0, 1).to(original)
+    estimate = restorer(noisy, y.flatten()).clamp(0, 1)
+    linear = restorer.linear(noisy).clamp(0, 1)
+    noise = (pairs.degraded - pairs.clean)[-_NOISY_IMAGES:]
+    candidates = len(original) + (0 if others is None else len(others))
+    if candidates < 2:
+        return FromRobust(float(psnr(estimate, original).mean()), None, float(psnr(linear, original).mean()))
+    return FromRobust(
+        float(psnr(estimate, original).mean()),
+        identify(estimate, original, others=others).top1,
+        float(psnr(linear, original).mean()),
+        identify(noisy, original, "likelihood", others=others, noise=noise).top1,
+        match_uploads(simulator, observation, x, y, seed=seed) if samples == 1 else None,
+    )
+
+
+def robust_state_file(state_file: Path) -> Path:
+    """Return where the training saves its state, beside the state of the attack.
+
+    >>> robust_state_file(Path("out/a.state.safetensors")).name
+    'a.state.robust.safetensors'
+    """
+    return state_file.with_suffix(f".robust{state_file.suffix}")
+
+
+@dataclass(frozen=True, eq=False)
+class _Pairs:
+    degraded: Tensor
+    clean: Tensor
+    labels: Tensor
+    held_out: int
+    """How many of the last pairs are of images that no other pair has."""
+
+
+def _pairs(simulator: Simulator, samples: int, draws: int, seed: int, device: torch.device) -> _Pairs:
+    """Robust images of simulated clients beside their originals, those held out last."""
+    generator = torch.Generator().manual_seed(derive_seed(seed, "from robust", "images"))
+    shuffled = torch.randperm(len(simulator.images), generator=generator)
+    held_out = max(samples, len(shuffled) // _HELD_OUT)
+    robust, numbers, count = [], [], 0
+    for part, images in (("training", shuffled[held_out:]), ("held out", shuffled[:held_out])):
+        # As many passes as draws, whatever the batch size: each has every image once.
+        passes = draw_batches(images, samples, draws, generator)[:draws]
+        for _, uploads in simulate(simulator, passes, derive_seed(seed, "from robust", part), 1):
+            if uploads.robust is None:
+                raise DataError(field="from_robust", value=True, problem="this defence makes no robust data")
+            robust.append(uploads.robust.flatten(0, 1).to(device).float())
+        numbers.append(torch.cat([batches.flatten() for batches in passes]))
+        count = len(numbers[-1])
+    chosen = torch.cat(numbers)
+    clean = simulator.images[chosen.to(simulator.images.device)].to(device).float()
+    labels = simulator.labels[chosen.to(simulator.labels.device)].to(device)
+    return _Pairs(torch.cat(robust), clean, labels, count)
+
+
+def match_uploads(
+    simulator: Simulator, observation: Observation, x: Tensor, y: Tensor, *, seed: int = 0
+) -> float:
+    """Return how often the likelihood of an upload is highest for its own image among known candidates.
+
+    The attacker has the candidates, simulates several uploads of each, and compares the victim's upload with
+    their mean, in the covariance that the deviations of other images' uploads have.
+
+    Args:
+        simulator: Public images, and the defence.
+        observation: The victims' uploads, of one image each.
+        x: The victims' images `[V, 1, C, H, W]`, which are among the candidates.
+        y: Their labels `[V, 1]`.
+        seed: Seed of the attacker's draws.
+
+    Returns:
+        The share of victims; by chance 1 / candidates.
+    """
+    generator = torch.Generator().manual_seed(derive_seed(seed, "likelihood", "images"))
+    shuffled = torch.randperm(len(simulator.images), generator=generator)
+    # No more than half of the public images become candidates, so that the others show the noise.
+    extra = shuffled[: min(max(0, _CANDIDATES - len(x)), len(shuffled) // 2)]
+    rest = shuffled[len(extra) :][:_NOISY_CLIENTS]
+    device = simulator.images.device
+    images = torch.cat([x[:, 0].to(simulator.images), simulator.images[extra.to(device)]])
+    labels = torch.cat([y[:, 0].to(simulator.labels), simulator.labels[extra.to(simulator.labels.device)]])
+    inputs = UploadInputs(observation.task, 1, 1, _INPUTS, derive_seed(seed, "likelihood", "projection"))
+    size = observation.task.size
+    public = Simulator(
+        simulator.images[rest.to(device)],
+        simulator.labels[rest.to(simulator.labels.device)],
+        simulator.protect,
+    )
+    draws = [
+        _inputs(public, inputs, size, derive_seed(seed, "likelihood", "public", n)) for n in range(_DRAWS + 1)
+    ]
+    residuals = draws[0] - torch.stack(draws[1:]).mean(0)
+    candidates = Simulator(images, labels, simulator.protect)
+    predicted = torch.stack(
+        [
+            _inputs(candidates, inputs, size, derive_seed(seed, "likelihood", "candidates", n))
+            for n in range(_DRAWS)
+        ]
+    ).mean(0)
+    return identify_by_likelihood(inputs([observation.gradient], y), predicted, residuals).top1
+
+
+def _inputs(simulator: Simulator, inputs: UploadInputs, values: int, seed: int) -> Tensor:
+    """One simulated upload of every image as inputs `[N, D]`; the first uploads set their scale."""
+    numbers, parts = torch.arange(len(simulator.images))[:, None], []
+    for rows, uploads in simulate(simulator, [numbers], seed, values):
+        # The inputs of one sample do not depend on its label.
+        labels = simulator.labels[rows, None]
+        if not inputs.is_fitted:
+            inputs.fit(uploads.gradients, labels)
+        parts.append(inputs(uploads.gradients, labels))
+    return torch.cat(parts)
+
+
+def _fingerprints(
+    simulator: Simulator, robust: Tensor, settings: RobustEstimation, seed: int
+) -> dict[str, str]:
+    return {
+        "settings": fingerprint(settings),
+        "seed": fingerprint(seed),
+        "robust data": fingerprint(tensors=[robust]),
+        "public images": fingerprint(tensors=[simulator.images, simulator.labels]),
+    }
