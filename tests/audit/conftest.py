@@ -41,8 +41,9 @@ def audited(lenet: Task, sample: Sample) -> Callable[[str], AuditResult]:
 
     def run(defense: str) -> AuditResult:
         if defense not in results:
+            control = defense == "none" or run("none")
             results[defense] = audit(
-                lenet, sample.images[:3], sample.labels[:3], defense=defense, attack=QUICK
+                lenet, sample.images[:3], sample.labels[:3], defense=defense, attack=QUICK, control=control
             )
         return results[defense]
 

@@ -68,19 +68,24 @@ def test_table_shows_every_score_in_80_columns(
     quick: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(quick[0], tmp_path, dirs_exist_ok=True)
-    for width, widest in ((80, 80), (100, 100), (160, 100)):
+    for width, widest in ((80, 80), (100, 100), (160, 120)):
         monkeypatch.setattr(console, "width", width)
         lines = call(*QUICK, out=tmp_path).stdout.splitlines()
         top = next(i for i, line in enumerate(lines) if line.startswith("defence"))
         assert max(len(line) for line in lines[: top + 5]) <= widest
-        head = ["defence", "PSNR, dB", "SSIM", "LPIPS", "noise", "identified", "labels", "verdict"]
+        wide = width == 160
+        more = ["noise", "top-1", "labels"] if wide else []
+        head = ["defence", "PSNR, dB", "SSIM", "LPIPS", *more, "visible", "identifiable", "verdict"]
         assert re.split(r" +(?!dB)", lines[top].strip()) == head
-        note = "the most similar of 200 images, by pixels / by LPIPS. LPIPS and noise do not count towards"
-        assert note in re.sub(" +", " ", " ".join(lines[top:]))
+        text = re.sub(" +", " ", " ".join(lines[top:]))
+        assert "Shares of visible and identifiable images with 95 % intervals in brackets." in text
+        assert ("of 200 candidates, the original is the most similar, by pixels / by LPIPS." in text) == wide
+        assert ("Noise of refiner: not valid for shaped noise." in text) == wide
+        row = next(line for line in lines if line.startswith("refiner"))
+        assert re.search(r" 0 % \[0, 66\] +\d+ % \[\d+, \d+\] +(identifiable|neither)$", row.rstrip())
         guess = next(line for line in lines if line.startswith("blind"))
-        assert re.fullmatch(
-            r"blind(?: guess)? +[\d.]+ ± [\d.]+ +0\.\d\d +0\.\d{3} +0\.\d\d +0 / 0 % *", guess
-        )
+        scores = r"[\d.]+ ± [\d.]+ +0\.\d\d +0\.\d{3}" + (r" +0\.\d\d +0 / 0 %" if wide else "")
+        assert re.fullmatch(rf"blind(?: guess)? +{scores} *", guess)
 
 
 def test_ctrl_c_prints_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,8 +207,8 @@ def test_deterministic_audits_are_bit_identical(tmp_path: Path) -> None:
 def test_tuned_attack_is_reported(tmp_path: Path) -> None:
     words = ("--defense", "pruning:rate=0.5+gq", "--victims", "2", "--iterations", "2")
     tuned = call(*words, "--tune-attacker", "--tuning-victims", "2", out=tmp_path)
-    result = AuditResult.load(next(tmp_path.glob("*.json")))
-    assert result.tuned is not None and result.tuned.images == 2 and len(result.tuned.trials) == 7 * 3
+    result = AuditResult.load(next(tmp_path.glob("pruning*.json")))
+    assert result.tuned is not None and result.tuned.images == 2 and len(result.tuned.trials) == 2 * 7 * 3
     assert result.defense == "pruning+gq" and result.upload_bytes is not None
     chosen = settings_text(result.tuned.chosen)
     assert f"attack tuned to {chosen} on 2 other images" in tuned.stderr
@@ -212,7 +217,8 @@ def test_tuned_attack_is_reported(tmp_path: Path) -> None:
     # The same audit is read from its file; without tuning it is another audit.
     call(*words, "--tune-attacker", "--tuning-victims", "2", out=tmp_path)
     call(*words, out=tmp_path)
-    assert len(list(tmp_path.glob("*.json"))) == 2 and not list(tmp_path.glob("*.safetensors"))
+    assert len(list(tmp_path.glob("pruning*.json"))) == 2 and len(list(tmp_path.glob("none*.json"))) == 2
+    assert not list(tmp_path.glob("*.safetensors"))
     for count, expected in ((199, "at most 198"), (0, "an integer ≥ 1")):
         error = call(*words, "--tune-attacker", "--tuning-victims", str(count), out=tmp_path, code=2).stderr
         assert error.startswith(f"refiner: --tuning-victims = {count}: expected {expected}")

@@ -1,6 +1,7 @@
 """Tests of the audit report: its sentences, tables and images."""
 
 import html
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,25 +11,25 @@ import pytest
 from tests.audit.conftest import QUICK
 
 from refiner.attacks import GGL, ThreatModel
-from refiner.audit import AuditResult, audit, report_page, write_report
+from refiner.audit import AuditResult, Control, audit, report_page, write_report
+from refiner.audit.control import conclude
 from refiner.audit.display_names import pair_names, shared_settings
 from refiner.audit.public_images import choose_public_images
 from refiner.audit.report import page_verdict
-from refiner.audit.report_table import COLUMNS, blind_means, table_rows
+from refiner.audit.report_table import COLUMNS, blind_means, share_cell, table_note, table_rows
 from refiner.audit.summary import summary
 from refiner.core import Task
 from refiner.data import Sample
 from refiner.defenses import Chain, NoDefense, Refiner
 from refiner.generator import Generator
 from refiner.metrics import (
-    GroupVerdict,
+    Share,
     Thresholds,
     Verdict,
     best_guesses,
     blind_guess,
     identify,
     judge,
-    judge_group,
     noise_ratio,
 )
 from refiner.report import Cell, Gallery, render_page
@@ -42,11 +43,7 @@ Audited = Callable[[str], AuditResult]
 def test_page_summarises_the_audits(audited: Audited) -> None:
     undefended, defended = audited("none"), audited("refiner")
     page = report_page([undefended, defended], "somewhere <here>")
-    assert "Without a defence, the inverting attack exposes" in page.summary
-    assert (
-        f"With refiner, the inverting attack exposes {defended.verdict.exposed or 'none'}"
-        in page.summary.replace("all ", "")
-    )
+    assert page.summary.startswith("Without a defence") and "With refiner" in page.summary
     assert (
         f"A blind guess, made without any gradient, scores {undefended.means['blind_psnr'].value:.1f} dB."
         in page.summary
@@ -55,7 +52,7 @@ def test_page_summarises_the_audits(audited: Audited) -> None:
     # Original and reconstruction of each image, and the robust data of Refiner.
     assert shown.count("data:image/png") == 3 * 2 + 3 * 3
     assert "somewhere &lt;here&gt;" in shown and "blind guess" in shown
-    assert "exposed from 15 dB" in shown and "exposed from 0.5" in shown
+    assert "visible from 15 dB" in shown and "visible from 0.5" in shown
 
 
 @pytest.mark.parametrize("bundled", [False, True])
@@ -98,35 +95,54 @@ def test_table_and_cards_show_the_blind_guess(audited: Audited, sample: Sample) 
         assert blind[name].value == pytest.approx(float(value), abs=1e-6), name
     row = dict(zip(COLUMNS, table_rows([result])[-1], strict=True))
     assert row["LPIPS"] == f"{blind['lpips'].value:.3f}" and row["noise"] == f"{blind['noise'].value:.2f}"
-    assert isinstance(row["identified"], Cell) and row["identified"].text == "0 / 0 %"
+    assert isinstance(row["top-1"], Cell) and row["top-1"].text == "0 / 0 %"
     gallery = report_page([result]).sections[3]
     assert isinstance(gallery, Gallery)
     scores = gallery.groups[0].cards[0].scores
     first = result.findings[0]
     assert ("rank by LPIPS", f"{first.rank_lpips:g} of 200") in scores
+    assert ("LPIPS", f"{first.lpips:.3f} (blind guess {first.blind_lpips:.3f})") in scores
     assert scores[1] == ("SSIM", f"{first.ssim:.2f} (blind guess {first.blind_ssim:.2f})")
 
 
-def test_missing_blind_scores_of_older_results_are_dashes(audited: Audited) -> None:
+def test_missing_blind_scores_are_dashes(audited: Audited) -> None:
     result, voting = audited("none"), ("blind_psnr", "blind_ssim")
     means = {n: mean for n, mean in result.means.items() if n in voting or not n.startswith("blind_")}
-    old = AuditResult.from_json(replace(result, means=means).to_json())
-    assert blind_means([old]) == {n.removeprefix("blind_"): means[n] for n in voting}
-    row = dict(zip(COLUMNS, table_rows([old])[-1], strict=True))
-    assert (row["LPIPS"], row["noise"], row["identified"]) == ("–", "–", Cell("–"))
-    render_page(report_page([old]))
-    # Missing scores are taken from a newer result; audits of other victims share no blind guess.
-    assert blind_means([old, audited("refiner")]) == blind_means([audited("refiner")])
+    fewer = replace(result, means=means)
+    assert blind_means([fewer]) == {n.removeprefix("blind_"): means[n] for n in voting}
+    row = dict(zip(COLUMNS, table_rows([fewer])[-1], strict=True))
+    assert (row["LPIPS"], row["noise"], row["top-1"]) == ("–", "–", Cell("–"))
+    render_page(report_page([fewer]))
+    # Missing scores are taken from another result; audits of other victims share no blind guess.
+    assert blind_means([fewer, audited("refiner")]) == blind_means([audited("refiner")])
     other = replace(result, means={**result.means, "blind_psnr": replace(means["psnr"], value=1.0)})
-    assert blind_means([old, other]) is None and len(table_rows([old, other])) == 2
+    assert blind_means([fewer, other]) is None and len(table_rows([fewer, other])) == 2
 
 
-def test_identified_shows_both_similarities(audited: Audited) -> None:
+def test_noise_ratio_is_left_out_for_shaped_noise(audited: Audited, task: Task, sample: Sample) -> None:
+    """The evaluation network was trained on uniform noise; shaped noise looks clean to it."""
+    shaped, white = Refiner(start="natural"), Refiner.paper()
+    assert not shaped.noise_ratio_applies and white.noise_ratio_applies
+    assert not Chain((shaped, NoDefense())).noise_ratio_applies and NoDefense().noise_ratio_applies
+    attack = replace(QUICK, iterations=1)
+    x, y = sample.images[:1], sample.labels[:1]
+    results = [
+        audit(task, x, y, defense=d, attack=attack, metrics=["noise"], control=False) for d in (shaped, white)
+    ]
+    assert "noise" not in results[0].means and results[0].findings[0].noise is None
+    assert results[1].findings[0].noise is not None
+    cells = [row[COLUMNS.index("noise")] for row in table_rows(results)]
+    assert cells[0] == "–" and cells[1] != "–"
+    assert "noise of refiner: not valid for shaped noise" in table_note(results[:1])
+    assert "not valid" not in table_note(results[1:])
+
+
+def test_top1_shows_both_similarities(audited: Audited) -> None:
     result = audited("none")
     means = result.means
     means = {**means, "top1_pixels": replace(means["psnr"], value=0.21)}
     means = {**means, "top1_lpips": replace(means["psnr"], value=0.01)}
-    place = COLUMNS.index("identified")
+    place = COLUMNS.index("top-1")
     assert table_rows([replace(result, means=means)])[0][place] == Cell("21 / 1 %", value=0.21)
     del means["top1_lpips"]
     assert table_rows([replace(result, means=means)])[0][place] == Cell("21 %", value=0.21)
@@ -140,81 +156,118 @@ def test_table_note_states_the_thresholds(audited: Audited, task: Task, sample: 
         assert f"visible by the Refiner paper's threshold {limit}." in page
     thresholds = Thresholds(psnr=20, lpips=0.1)
     attack = replace(QUICK, iterations=1)
-    result = audit(
-        task, sample.images[:1], sample.labels[:1], attack=attack, metrics=[], thresholds=thresholds
-    )
+    x, y = sample.images[:1], sample.labels[:1]
+    result = audit(task, x, y, defense="none", attack=attack, metrics=[], thresholds=thresholds)
     page = html.unescape(render_page(report_page([result])))
     assert "visible by this audit's threshold from 20 dB." in page
     assert "threshold up to 0.1." in page and "the paper's threshold" not in page
 
 
-def test_page_verdict_is_that_of_the_only_defence(audited: Audited) -> None:
-    protected = replace(
-        audited("refiner"), verdict=GroupVerdict("protected", 0, 0, 3, 0, "0 of 3 exposed (0 %)")
-    )
-    exposed = replace(audited("none"), verdict=GroupVerdict("exposed", 3, 0, 0, 0, "3 of 3 exposed (100 %)"))
-    assert page_verdict([exposed, protected]) == "protected"
-    assert page_verdict([exposed]) == "exposed"
-    assert page_verdict([exposed, protected, replace(protected, defense="other")]) is None
-    failed = replace(exposed, verdict=protected.verdict)
-    assert page_verdict([failed, protected]) is None, "a failing attack is no merit of the defence"
-    assert page_verdict([protected]) == "protected"
-    assert "audit the defence `none` as well" in report_page([protected]).summary
-    assert "is unknown" not in report_page([exposed, protected]).summary
-    assert "exposes none of 3 images: mean PSNR" in report_page([protected]).summary
+NEITHER, IDENTIFIED, VISIBLE = (
+    judge(psnr, 0.45, rank=rank, candidates=200) for psnr, rank in ((9.0, 100), (9.0, 1), (20.0, 100))
+)
+SHOWN = Control("visible", Share.of(20, 20), Share.of(20, 20), 38.5)
 
 
-def judged(result: AuditResult, *verdicts: Verdict) -> AuditResult:
+def judged(result: AuditResult, *verdicts: Verdict, control: Control | None = SHOWN) -> AuditResult:
     """The same audit with one finding per verdict."""
     findings = tuple(
-        replace(result.findings[0], name=f"victim {i}", verdict=v) for i, v in enumerate(verdicts)
+        replace(result.findings[0], name=f"victim {i}", victim=i, verdict=v) for i, v in enumerate(verdicts)
     )
     count, pixels = len(findings), result.original[:1].repeat(len(findings), axis=0)
-    return replace(
+    changed = replace(
         result,
         victims=count,
         findings=findings,
-        verdict=judge_group(verdicts),
         objective=(0.0,) * count,
         diverged=(False,) * count,
         original=pixels,
         reconstruction=pixels,
         robust=None,
+        candidates=3000,
     )
+    return conclude(changed, control, Thresholds())
 
 
-PROTECTED, IDENTIFIED, VISIBLE = (
-    judge(psnr, 0.1, rank=rank, candidates=200) for psnr, rank in ((9.0, 100), (9.0, 1), (20.0, 100))
-)
+def sentences(*results: AuditResult) -> str:
+    """The summary without the scores in brackets."""
+    return re.sub(r" \(mean PSNR [\d.]+ dB\)", "", summary(results))
+
+
+def test_summary_needs_no_explanation(audited: Audited) -> None:
+    none, refiner = audited("none"), audited("refiner")
+    assert sentences(
+        judged(none, *[VISIBLE] * 20), judged(refiner, *[IDENTIFIED] * 3, *[NEITHER] * 17)
+    ).startswith(
+        "Without a defence, inverting recovers all 20 images visibly. With refiner, none of 20 images is "
+        "visible; 3 of 20 can be picked out of 3,000 candidates. A blind guess"
+    )
+    mixed = judged(none, *[VISIBLE] * 5, *[IDENTIFIED] * 4, *[NEITHER] * 11)
+    assert sentences(mixed).startswith(
+        "Without a defence, inverting recovers 5 of 20 images visibly, and 4 more can be picked out of 3,000 "
+        "candidates. A blind guess"
+    )
+    for verdicts, sentence in (
+        ([VISIBLE], "With refiner, the image is visible."),
+        ([NEITHER], "With refiner, the image is not visible."),
+        ([VISIBLE] * 2, "With refiner, all 2 images are visible."),
+        ([VISIBLE, NEITHER], "With refiner, 1 of 2 images is visible."),
+        (
+            [IDENTIFIED] * 20,
+            "With refiner, none of 20 images is visible; 20 of 20 can be picked out of 3,000",
+        ),
+    ):
+        assert sentence in sentences(judged(refiner, *verdicts))
+
+
+def test_strongest_attack_of_each_defence_is_summarised(audited: Audited) -> None:
+    weak = judged(audited("refiner"), *[NEITHER] * 20)
+    strong = replace(judged(audited("refiner"), *[IDENTIFIED] * 9, *[NEITHER] * 11), attack="linear")
+    failed = replace(
+        judged(audited("refiner"), *[VISIBLE] * 20, control=replace(SHOWN, level="neither")), attack="idlg"
+    )
+    text = sentences(weak, failed, strong)
+    assert (
+        "With refiner, none of 20 images is visible to the strongest attack (linear); 9 of 20 can be picked"
+        in text
+    )
+    assert "idlg fails even without a defence" in text
+    assert page_verdict([weak, failed, strong]) == "identifiable"
+    assert page_verdict([failed]) == "no verdict"
+
+
+def test_badge_is_the_verdict_on_the_only_defence(audited: Audited) -> None:
+    hidden, shown = judged(audited("refiner"), *[NEITHER] * 3), judged(audited("none"), *[VISIBLE] * 3)
+    assert page_verdict([shown, hidden]) == "neither"
+    assert page_verdict([shown]) == "visible"
+    assert page_verdict([shown, hidden, replace(hidden, defense="other")]) is None
+    page = render_page(report_page([hidden]))
+    assert "neither visible nor identifiable</span>" in page
+    unknown = judged(audited("refiner"), *[NEITHER] * 3, control=None)
+    assert page_verdict([unknown]) == "no verdict"
+    assert "audit the defence `none` as well" in summary([unknown])
+    assert "refiner against inverting: no verdict, no control was run." in table_note([unknown])
+
+
+def test_shares_have_intervals(audited: Audited) -> None:
+    result = judged(audited("refiner"), *[VISIBLE] * 2, *[IDENTIFIED] * 3, *[NEITHER] * 15)
+    row = dict(zip(COLUMNS, table_rows([result])[0], strict=True))
+    assert row["visible"] == share_cell(Share.of(2, 20)) == Cell("10 % [3, 30]", value=0.1)
+    assert row["identifiable"] == Cell("25 % [11, 47]", value=0.25)
+    assert row["verdict"] == Cell(verdict="visible")
 
 
 def test_chance_identification_is_not_reported_as_exposure(audited: Audited) -> None:
     """Chance alone identifies one of ninety images; summary and verdict agree."""
-    by_chance = judged(audited("refiner"), IDENTIFIED, *[PROTECTED] * 89)
-    assert by_chance.verdict.level == "protected" and by_chance.verdict.by_chance == 1
-    page = report_page([by_chance])
-    assert "With refiner, the inverting attack exposes none of 90 images beyond chance" in page.summary
-    assert "identification alone identifies 1, which chance explains" in page.summary
-    assert "by identification alone" not in page.summary
-    assert "chance explains 1 of the exposed.</p>" in render_page(page)
-
-
-def test_chance_identification_beside_visible_images(audited: Audited) -> None:
-    mixed = judged(audited("refiner"), IDENTIFIED, VISIBLE, VISIBLE, *[PROTECTED] * 87)
-    assert mixed.verdict.by_chance == 1
-    text = report_page([mixed]).summary
-    assert "exposes 2 of 90 images by PSNR alone (identification" in text
-    assert "identification alone identifies 1 more, which chance explains" in text
-    assert "chance explains 1 of the exposed; the others by PSNR alone.</p>" in render_page(
-        report_page([mixed])
+    by_chance = judged(audited("refiner"), IDENTIFIED, *[NEITHER] * 89)
+    assert by_chance.verdict.level == "neither" and by_chance.verdict.by_chance == 1
+    assert "With refiner, none of 90 images is visible; 1 identified, which chance explains." in sentences(
+        by_chance
     )
-
-
-def test_identification_beyond_chance_is_reported_as_exposure(audited: Audited) -> None:
-    many = judged(audited("refiner"), *[IDENTIFIED] * 9, *[PROTECTED] * 81)
-    assert many.verdict.by_chance == 0
-    text = report_page([many]).summary
-    assert "exposes 9 of 90 images by identification alone: mean" in text and "chance" not in text
+    assert "1 identifiable (1.11 %), which chance explains.</p>" in render_page(report_page([by_chance]))
+    mixed = judged(audited("refiner"), IDENTIFIED, VISIBLE, VISIBLE, *[NEITHER] * 87)
+    assert mixed.verdict.by_chance == 1 and mixed.verdict.level == "identifiable"
+    assert "2 of 90 images are visible; 1 identified, which chance explains." in sentences(mixed)
 
 
 def test_audits_with_equal_names_are_distinguished(audited: Audited) -> None:
@@ -237,8 +290,8 @@ def test_chain_is_named_by_its_parts_and_changed_settings(task: Task, sample: Sa
     attack = replace(QUICK, iterations=1)
     x, y = sample.images[:1], sample.labels[:1]
     texts = ("refiner:iterations=1+none", "refiner-paper:iterations=2+none")
-    results = [audit(task, x, y, defense=text, attack=attack) for text in texts]
-    results.append(audit(task, x, y, defense=Chain((Refiner(iterations=3), NoDefense())), attack=attack))
+    defenses = (*texts, Chain((Refiner(iterations=3), NoDefense())))
+    results = [audit(task, x, y, defense=d, attack=attack, metrics=(), control=False) for d in defenses]
     assert [result.defense for result in results] == ["refiner+none", "refiner-paper+none", "refiner+none"]
     assert [defense for defense, _ in pair_names(results)] == [
         "refiner+none (refiner.iterations = 1)",

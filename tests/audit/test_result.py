@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refiner.audit import AuditResult
+from refiner.audit import AuditResult, FromRobust
 from refiner.audit.bootstrap import mean_interval
+from refiner.audit.report_table import columns, table_rows
 from refiner.audit.serialization import (
     decode_pixels,
     dump_with_checksum,
@@ -19,7 +20,9 @@ from refiner.audit.serialization import (
     load_with_checksum,
     to_json_value,
 )
+from refiner.audit.summary import summary
 from refiner.errors import DataError
+from refiner.report import Cell
 
 Audited = Callable[[str], AuditResult]
 
@@ -33,10 +36,23 @@ def test_save_and_load_are_lossless(audited: Audited, defense: str, tmp_path: Pa
     assert again.means == result.means
     assert (again.verdict, again.seconds, again.made) == (result.verdict, result.seconds, result.made)
     assert again.settings == result.settings
+    assert again.control == result.control is not None
     assert (again.objective, again.diverged) == (result.objective, result.diverged)
     for name in ("original", "reconstruction", "robust"):
         np.testing.assert_array_equal(getattr(again, name), getattr(result, name))
     assert again.to_json() == result.to_json()
+
+
+def test_estimate_from_robust_data_is_saved(audited: Audited) -> None:
+    reached = FromRobust(13.8, 0.35, None, 1.0, 0.98)
+    result = replace(audited("none"), from_robust=reached)
+    assert AuditResult.from_json(result.to_json()).from_robust == reached
+    text = summary([result])
+    assert (
+        "13.8 dB, top-1 35 %; picked out of images that the attacker has: 100 % from x* and 98 % from" in text
+    )
+    assert [cell for row in table_rows([result]) for cell in row if cell == Cell("13.8, 35 %", value=13.8)]
+    assert "from x*" not in columns([audited("none")])
 
 
 @settings(max_examples=30)
@@ -74,8 +90,8 @@ def test_damaged_files_are_rejected(audited: Audited, tmp_path: Path) -> None:
         whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :],
         b"\xff\xfe" + whole,
         b"[]",
-        b'{"format": "refiner-audit-1"}',
-        whole.replace(b"refiner-audit-1", b"refiner-audit-9"),
+        b'{"format": "refiner-audit-2"}',
+        whole.replace(b"refiner-audit-2", b"refiner-audit-9"),
     ):
         path.write_bytes(damaged)
         with pytest.raises(DataError, match=r"a\.json: not an audit result") as caught:
@@ -83,6 +99,9 @@ def test_damaged_files_are_rejected(audited: Audited, tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
     with pytest.raises(DataError, match="not an audit result"):
         AuditResult.load(tmp_path)
+    path.write_bytes(whole.replace(b"refiner-audit-2", b"refiner-audit-1"))
+    with pytest.raises(DataError, match=r"'refiner-audit-1' of an older version; run the audit again\)$"):
+        AuditResult.load(path)
 
 
 def test_results_with_wrong_fields_are_rejected(audited: Audited) -> None:
@@ -94,6 +113,9 @@ def test_results_with_wrong_fields_are_rejected(audited: Audited) -> None:
         ("made", "yesterday"),
         ("means", {"psnr": {"value": 1}}),
         ("robust", 3),
+        ("verdict", {"level": "neither"}),
+        ("control", {"level": "visible"}),
+        ("from_robust", {"psnr": None}),
     ):
         with pytest.raises(DataError, match="not an audit result"):
             AuditResult.from_json(dump_with_checksum({**body, field: value}))

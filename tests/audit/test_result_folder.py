@@ -87,7 +87,8 @@ def test_result_with_other_settings_is_rejected(plans: list[Plan], tmp_path: Pat
 
 def test_every_difference_in_settings_is_named(plans: list[Plan], tmp_path: Path) -> None:
     """Another generator, evaluation network or image name makes another audit."""
-    first, own_network = plans[0], replace(plans[1], defense=Refiner(network=EvaluationNetwork()))
+    first, paper = plans[0], replace(plans[1], defense=Refiner.paper())
+    own_network = replace(plans[1], defense=Refiner.paper(network=EvaluationNetwork()))
     (result,) = audit_all(plans[:1], tmp_path)
     threat, files = ThreatModel(generator=True), [tmp_path / "a.safetensors", tmp_path / "b.safetensors"]
     for file in files:
@@ -96,10 +97,10 @@ def test_every_difference_in_settings_is_named(plans: list[Plan], tmp_path: Path
     searched = [replace(first, attack=attack, threat=threat) for attack in generators]
     assert searched[0].attack.settings() == searched[1].attack.settings()
     chained, other_chain = (
-        replace(plan, defense=Chain((plan.defense, NoDefense()))) for plan in (own_network, plans[1])
+        replace(plan, defense=Chain((plan.defense, NoDefense()))) for plan in (own_network, paper)
     )
     for plan, other, setting in (
-        (own_network, plans[1], "networks, evaluation, for the defence"),
+        (own_network, paper, "networks, evaluation, for the defence"),
         (chained, other_chain, "networks, evaluation, for the defence"),
         (searched[0], searched[1], "networks, generator, for the attack"),
         (first, replace(first, names=["a", "b"]), "data, names sha256"),

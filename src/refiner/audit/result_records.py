@@ -147,7 +147,8 @@ def from_robust_from_json(record: Mapping[str, Any]) -> FromRobust:
 def tuning_from_json(record: Mapping[str, Any]) -> TuningResult:
     """Return the tuning that was saved as `record`."""
     chosen, *trials = (
-        {name: from_json_number(value) for name, value in settings.items()}
+        # A number of iterations is an integer and stays one.
+        {name: value if type(value) is int else from_json_number(value) for name, value in settings.items()}
         for settings in (record["chosen"], *record["trials"])
     )
     return TuningResult(chosen, tuple(trials), int(record["images"]))
