@@ -12,6 +12,7 @@ from refiner.cli.defenses import attacks, defenses
 from refiner.cli.evalnet import evalnet
 from refiner.cli.gan import gan
 from refiner.cli.identity import identity
+from refiner.cli.noise import noise
 from refiner.cli.refine import refine
 from refiner.cli.train import train
 
@@ -27,6 +28,7 @@ app.command()(identity)
 app.add_typer(data, name="data", cls=OneLineGroup)
 app.add_typer(evalnet, name="evalnet", cls=OneLineGroup)
 app.add_typer(gan, name="gan", cls=OneLineGroup)
+app.add_typer(noise, name="noise", cls=OneLineGroup)
 
 
 def _print_version(requested: bool) -> None:

@@ -147,7 +147,7 @@ class Refiner(RefinerSettings, Defense):
 
     @property
     def noise_ratio_applies(self) -> bool:
-        """Not with shaped noise: the evaluation network was trained on uniform noise and takes it for clean."""
+        """Not with shaped noise: the evaluation network was trained on uniform noise, and calls it clean."""
         return self.start != "natural"
 
     @property

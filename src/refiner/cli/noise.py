@@ -1,0 +1,87 @@
+"""`refiner noise`: fit the statistics of shaped noise to images, and predict what noise leaves of them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from torch import Tensor
+
+from refiner.cli.common import Size, console, one_line_errors
+from refiner.data import DATASETS, load_data, load_sample, read_images
+from refiner.data.catalogue import ALIASES
+from refiner.defenses import Refiner
+from refiner.shaped_noise import NaturalNoise, predict_psnr
+
+noise = typer.Typer(no_args_is_help=True, help="Noise that is shaped like images, with which Refiner starts.")
+
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="Images: a folder, an .npz, or a dataset from `refiner data fetch`: "
+        f"{', '.join(DATASETS)}. Default: the bundled sample."
+    ),
+]
+Root = Annotated[
+    Path | None, typer.Option(help="Folder with a dataset's original files, instead of the cache.")
+]
+# Of CIFAR-10 the later training images are the victims of every study.
+_LIMIT = 20_000
+
+
+@noise.command("fit")
+def fit_command(
+    command: typer.Context,
+    data: Annotated[
+        str, typer.Option(help=f"Public images: a folder, an .npz, or one of {', '.join(DATASETS)}.")
+    ],
+    out: Annotated[Path, typer.Option(help="File for the statistics, .safetensors.")],
+    root: Root = None,
+    size: Size = None,
+) -> None:
+    """Fit the noise to public images like those to protect, for `refiner:statistics=OUT`.
+
+    The statistics become public: they may not be fitted to the images that are to be protected.
+    """
+    with one_line_errors(command):
+        images = _images(data, root, size)
+        NaturalNoise.fit(images).save(out)
+        console.print(f"Statistics of {len(images):,} images: {out}", highlight=False)
+
+
+@noise.command("predict")
+def predict_command(
+    command: typer.Context,
+    data: Data = None,
+    statistics: Annotated[
+        Path | None, typer.Option(help="Statistics from `refiner noise fit`. Default: the bundled ones.")
+    ] = None,
+    strength: Annotated[float, typer.Option(help="Strength of the noise: Refiner's alpha.")] = Refiner.alpha,
+    white: Annotated[float, typer.Option(help="White noise that is added: Refiner's white.")] = 0.0,
+    root: Root = None,
+    size: Size = None,
+    seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
+) -> None:
+    """Predict how much of your own images is left under the noise: the best linear estimate's PSNR."""
+    with one_line_errors(command):
+        chosen = None if statistics is None else NaturalNoise.load(statistics)
+        prediction = predict_psnr(
+            _images(data, root, size), chosen, strength=strength, white=white, seed=seed
+        )
+        rows = {
+            "best linear estimate from the noisy images": prediction.wiener_psnr,
+            "blind guess: their own mean colour": prediction.own_colour_psnr,
+            "blind guess: the mean image": prediction.mean_image_psnr,
+        }
+        for name, value in rows.items():
+            console.print(f"{value:5.1f} dB  {name}", highlight=False)
+        if prediction.warning is not None:
+            console.print(f"warning: {prediction.warning}", highlight=False, soft_wrap=True)
+
+
+def _images(data: str | None, root: Path | None, size: int | None) -> Tensor:
+    """Images in 0..1 of the bundled sample, of a dataset, or the user's own."""
+    if data is None:
+        return load_sample().images
+    if data in DATASETS or data in ALIASES:
+        return load_data(data, root=root, limit=_LIMIT).images.float() / 255
+    return read_images(data, size=size)
