@@ -26,7 +26,8 @@ ATTACK = replace(QUICK, iterations=12)
 
 @pytest.fixture(scope="module")
 def tuning(sample: Sample) -> Tuning:
-    return Tuning(sample.images[10:12], sample.labels[10:12], total_variation=(1.0,), lr=(0.01,))
+    x, y = sample.images[10:12], sample.labels[10:12]
+    return Tuning(x, y, total_variation=(1.0,), lr=(0.01,), iterations=())
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +37,18 @@ def tuned(task: Task, sample: Sample, tuning: Tuning) -> AuditResult:
 
 def test_grid_contains_the_attacks_own_values() -> None:
     tuning = Tuning(torch.zeros(1, 3, 32, 32), torch.zeros(1, dtype=torch.long))
-    grid = tuning.grid(QUICK)
-    assert len(grid) == 7 * 3
-    assert grid[0] == {"total_variation": 1e-4, "lr": 0.01}
+    grid = tuning.grid(replace(QUICK, iterations=24))
+    assert len(grid) == 3 * 7 * 3
+    assert grid[0] == {"iterations": 2, "total_variation": 1e-4, "lr": 0.01}
+    assert [point["iterations"] for point in grid[::21]] == [2, 7, 24]
+    assert all(type(point["iterations"]) is int for point in grid)
     assert {point["total_variation"] for point in grid} == {1e-4, *TOTAL_VARIATION_WEIGHTS}
     assert {point["lr"] for point in grid} == set(LEARNING_RATES)
-    assert tuning.grid(GGL()) == ({"lr": 0.01}, {"lr": 0.03}, {"lr": 0.1})
-    assert tuning.grid(IDLG())[-1] == {"lr": 1.0}
+    rates = replace(tuning, iterations=()).grid(GGL(iterations=5))
+    assert rates == tuple({"iterations": 5, "lr": lr} for lr in (0.01, 0.03, 0.1))
+    assert tuning.grid(IDLG())[-1] == {"iterations": 300, "lr": 1.0}
+    # Shares of very few iterations are the same number, which is tried once.
+    assert [point["iterations"] for point in tuning.grid(IDLG(iterations=2))[::4]] == [1, 2]
 
 
 def test_best_settings_on_the_tuning_images_are_chosen(
@@ -75,8 +81,29 @@ def test_victims_are_attacked_with_the_chosen_settings(
         audit(task, x, y, defense="none", attack=slow, tune=tune)
         for tune in (None, replace(tuning, total_variation=(), lr=(0.1,)))
     )
-    assert retuned.tuned is not None and retuned.tuned.chosen == {"total_variation": 1e-4, "lr": 0.1}
+    chosen = {"iterations": 12, "total_variation": 1e-4, "lr": 0.1}
+    assert retuned.tuned is not None and retuned.tuned.chosen == chosen
     assert retuned.means["psnr"].value > untuned.means["psnr"].value + 1
+
+
+def test_shorter_runs_are_tried_as_runs_of_their_own(task: Task, sample: Sample, tuning: Tuning) -> None:
+    """A learning rate that is too large for long runs: the shortest run wins, and each is an attack alone."""
+    x, y = sample.images[:2], sample.labels[:2]
+    # At a weight of 100 the images become flatter with every step.
+    attack = replace(ATTACK, total_variation=100.0, lr=0.02)
+    shares = replace(tuning, total_variation=(), lr=(), iterations=(0.25, 0.5))
+    result = audit(task, x, y, defense="none", attack=attack, tune=shares, metrics=())
+    assert result.tuned is not None
+    assert [trial["iterations"] for trial in result.tuned.trials] == [3, 6, 12]
+    for trial in result.tuned.trials:
+        alone = replace(attack, iterations=int(trial["iterations"]))
+        expected = audit(task, tuning.x, tuning.y, defense="none", attack=alone, metrics=())
+        assert trial["psnr"] == pytest.approx(expected.means["psnr"].value, abs=0.05)
+    best = max(result.tuned.trials, key=lambda trial: trial["psnr"])
+    assert result.tuned.chosen["iterations"] == best["iterations"]
+    used = replace(attack, iterations=int(best["iterations"]))
+    plain = audit(task, x, y, defense="none", attack=used, metrics=())
+    np.testing.assert_array_equal(result.reconstruction, plain.reconstruction)
 
 
 def test_attack_is_tuned_for_each_defence(task: Task, sample: Sample, tuning: Tuning) -> None:
@@ -99,6 +126,7 @@ def test_tuning_result_is_saved_without_loss(tuned: AuditResult, tmp_path: Path)
     assert AuditResult.from_json(odd.to_json()).tuned == odd.tuned
     settings = tuned.settings["tuning"]
     assert isinstance(settings, dict) and settings["grid"] == {
+        "iterations": [12],
         "total_variation": [1e-4, 1.0],
         "lr": [0.01, 0.1],
     }
@@ -114,18 +142,19 @@ def test_tuning_changes_the_file_name(task: Task, sample: Sample, tuning: Tuning
     others = [
         None,
         replace(tuning, lr=(0.02,)),
+        replace(tuning, iterations=(0.5,)),
         replace(tuning, total_variation=(0.5,)),
         replace(tuning, x=sample.images[11:13], y=sample.labels[11:13]),
         replace(tuning, y=sample.labels[11:13]),
     ]
-    assert len({stem(tuning), *map(stem, others)}) == 6
+    assert len({stem(tuning), *map(stem, others)}) == 7
     # Repeated values and the attack's own value do not change the grid.
     assert stem(replace(tuning, total_variation=(1.0, 1e-4, 1.0))) == stem(tuning)
 
 
 def test_batches_can_be_tuned_on(task: Task, sample: Sample) -> None:
     x, y = sample.images[:2][None], sample.labels[:2][None]
-    tune = Tuning(sample.images[2:6].view(2, 2, 3, 32, 32), sample.labels[2:6].view(2, 2), (), (0.01,))
+    tune = Tuning(sample.images[2:6].view(2, 2, 3, 32, 32), sample.labels[2:6].view(2, 2), (), (0.01,), ())
     result = audit(task, x, y, defense="none", attack=replace(ATTACK, iterations=4), tune=tune)
     assert result.tuned is not None and result.tuned.images == 4 and len(result.tuned.trials) == 2
 
@@ -154,6 +183,8 @@ class Untunable(Attack):
             "expected batches of 1, as the victims have",
         ),
         ({"lr": (-1.0,)}, "lr = -1.0: expected a number"),
+        ({"iterations": (1.5,)}, "iterations = 1.5: expected a number in (0, 1]"),
+        ({"iterations": (0,)}, "iterations = 0: expected a number in (0, 1]"),
         ({"total_variation": ("a",)}, "total_variation = 'a': expected a number"),
         ({"attack": Untunable()}, "tune: untunable has no setting that can be tuned"),
     ],
@@ -176,14 +207,15 @@ def test_interrupted_tuning_and_attack_resume(
     task: Task,
     sample: Sample,
     tuning: Tuning,
-    tuned: AuditResult,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gradient_matching, "_ITERATIONS_PER_BLOCK", 4)
     monkeypatch.setattr(checkpoint, "_SECONDS_BETWEEN_SAVES", 0.0)
     x, y = sample.images[:2], sample.labels[:2]
-    plan = Plan.of(task, x, y, defense="none", attack=ATTACK, tune=tuning)
+    tuning = replace(tuning, total_variation=(), iterations=(0.5,))
+    plan = Plan.of(task, x, y, defense="none", attack=ATTACK, tune=tuning, metrics=())
+    uninterrupted = audit(task, x, y, defense="none", attack=ATTACK, tune=tuning, metrics=())
     stages: list[str] = []
 
     def interrupt(current: str, done: int, total: int) -> None:
@@ -196,10 +228,10 @@ def test_interrupted_tuning_and_attack_resume(
     before = stages.count("tuning")
     stages.clear()
     (result,) = audit_all([plan], tmp_path, on_progress=lambda current, done, total: stages.append(current))
-    # No block of iterations is run twice.
-    assert before + stages.count("tuning") == 3
-    assert result.tuned == tuned.tuned
-    np.testing.assert_array_equal(result.reconstruction, tuned.reconstruction)
+    # No block of iterations is run twice: two of the short run and three of the long one.
+    assert before + stages.count("tuning") == 5
+    assert result.tuned == uninterrupted.tuned
+    np.testing.assert_array_equal(result.reconstruction, uninterrupted.reconstruction)
     assert [file.suffix for file in tmp_path.iterdir()] == [".json"]
     (again,) = audit_all([plan], tmp_path)
     assert again.tuned == result.tuned
@@ -209,12 +241,12 @@ def test_report_states_the_tuning(tuned: AuditResult, audited: Callable[[str], A
     names = pair_names([tuned])
     assert tuned.tuned is not None
     chosen = settings_text(tuned.tuned.chosen)
-    assert names == [("none", f"inverting (iterations = 12, tuned: {chosen})")]
+    assert names == [("none", f"inverting (tuned: {chosen})")]
     sections = shared_settings(names, [tuned])
-    scores = sections[f"tuning: none against inverting (iterations = 12, tuned: {chosen})"]
-    assert isinstance(scores, dict) and len(scores) == 2 + 4
+    scores = sections[f"tuning: none against inverting (tuned: {chosen})"]
+    assert isinstance(scores, dict) and len(scores) == 3 + 4
     assert scores["lr"] == tuned.tuned.chosen["lr"]
-    assert any(key.startswith("PSNR with TV 1, lr 0.01") for key in scores)
+    assert any(key.startswith("PSNR with iterations 12, TV 1, lr 0.01") for key in scores)
     page = report_page([tuned])
     assert "tuned for each defence on 2 other images" in page.note
     html = render_page(page)
