@@ -29,7 +29,7 @@ from refiner.audit.uploads import uploads
 from refiner.core import Task
 from refiner.data import load_data
 from refiner.defenses import NoDefense, make_defense
-from refiner.metrics import Thresholds, psnr
+from refiner.metrics import Thresholds, judge_group, psnr
 from refiner.models import make_model
 from rows import append_rows
 
@@ -139,14 +139,20 @@ def main(argv: Sequence[str] | None = None) -> None:
             indices, observations, reconstruction.x.split(len(x)), strict=True
         ):
             findings, means, candidates = scorer.score(
-                images_of_defense.flatten(0, 1), [str(i) for i in range(len(x))], y, 1
+                images_of_defense.flatten(0, 1),
+                [str(i) for i in range(len(x))],
+                y,
+                1,
+                noise=make_defense(names[index]).noise_ratio_applies,
             )
+            verdict = judge_group([finding.verdict for finding in findings])
+            shares = {"visible": verdict.visible, "identifiable": verdict.identifiable}
             row = {
                 "defense": names[index],
-                **{name: round(means[name].value, 4) for name in MEANS},
+                **{name: round(means[name].value, 4) for name in MEANS if name in means},
                 "psnr interval": [round(v, 2) for v in (means["psnr"].low, means["psnr"].high)],
                 "candidates": candidates,
-                "exposed": round(sum(f.verdict.level == "exposed" for f in findings) / len(findings), 3),
+                **{name: round(share.value, 3) for name, share in shares.items()},
                 "labels read": label_recovery(infer_labels(replace(upload, labels=None)), y),
                 "error": relative_error(task, names[index], x, y),
                 "error of a batch": relative_error(task, names[index], batch_x, batch_y),

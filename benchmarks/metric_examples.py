@@ -2,19 +2,41 @@
 
     python benchmarks/metric_examples.py --out docs/results/metrics.jsonl
 
-Scores the 200 bundled images: how often a distorted image is identified among them, and how the three guesses
-that need no gradient score. Seconds on a CPU. Feeds docs/results/metrics.jsonl, which docs/metrics.md shows.
+Scores the 200 bundled images: how often a distorted image is identified among them, how often it counts as
+visible, and how the three guesses that need no gradient score. Seconds on a CPU. Feeds
+docs/results/metrics.jsonl, which docs/metrics.md shows.
 """
 
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from refiner.data import load_sample
-from refiner.metrics import best_guesses, blind_guess, identify, noise_ratio, psnr
-from refiner.metrics.distortions import flip, mean_colour, noise, rotate, shift
+from refiner.metrics import (
+    best_guesses,
+    blind_guess,
+    features,
+    identify,
+    judge_each,
+    lpips,
+    noise_ratio,
+    psnr,
+    ssim,
+)
+from refiner.metrics.distortions import (
+    colour_jitter,
+    flip,
+    mean_colour,
+    noise,
+    rotate,
+    scale,
+    shift,
+    uniform_noise,
+)
 from rows import append_rows
 
 
@@ -34,6 +56,52 @@ def identification_rows(images: Tensor, seed: int) -> Iterator[dict[str, object]
             "by_pixels": identify(reconstructed, images).top1,
             "by_lpips": identify(reconstructed, images, by="lpips").top1,
         }
+
+
+def thumbnail(images: Tensor, side: int) -> Tensor:
+    """Images reduced to `side` × `side` pixels and enlarged again."""
+    small = F.adaptive_avg_pool2d(images, side)
+    return F.interpolate(small, size=images.shape[2:], mode="bilinear", align_corners=False)
+
+
+def visibility_rows(images: Tensor, seed: int) -> Iterator[dict[str, object]]:
+    """How many distorted images are visible by each criterion, by any, and by PSNR without structure."""
+    distorted = {
+        "shift by a pixel": shift(images),
+        "noise, σ 0.065": noise(images, seed=seed),
+        "noise, σ 0.15": noise(images, 0.15, seed),
+        "colour jitter": colour_jitter(images, seed=seed),
+        "flip": flip(images),
+        "scale: every pixel × 0.4": scale(images),
+        "rotation by 90°": rotate(images),
+        "thumbnail of 8×8": thumbnail(images, 8),
+        "thumbnail of 4×4": thumbnail(images, 4),
+        "noise, σ 0.3": noise(images, 0.3, seed),
+        "own mean colour": mean_colour(images),
+        "uniform noise": uniform_noise(images, seed),
+        "another image": images.roll(1, 0),
+    }
+    blind = {name: blind_guess(images, images, name).best for name in ("psnr", "ssim", "lpips")}
+    for name, changed in distorted.items():
+        scores = {
+            "psnr": psnr(changed, images),
+            "ssim": ssim(changed, images),
+            "lpips": lpips(changed, images),
+        }
+        verdicts = judge_each(**scores, **{f"blind_{score}": best for score, best in blind.items()})
+        yield {
+            "example": "visible",
+            "reconstruction": name,
+            **{
+                f"by {score}": sum(verdict.criteria[score] for verdict in verdicts) / len(verdicts)
+                for score in scores
+            },
+            "visible": sum(verdict.level == "visible" for verdict in verdicts) / len(verdicts),
+            "psnr alone": float(((scores["psnr"] >= 15) & (scores["psnr"] > blind["psnr"])).double().mean()),
+        }
+    vectors = features(images).double()
+    distances = torch.cdist(vectors, vectors).square().fill_diagonal_(torch.inf)
+    yield {"example": "LPIPS of all pairs", "lowest": float(distances.min())}
 
 
 def guess_rows(images: Tensor) -> Iterator[dict[str, object]]:
@@ -68,7 +136,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("out/metrics.jsonl"))
     options = parser.parse_args(argv)
     images = load_sample().images
-    rows = [*identification_rows(images, options.seed), *guess_rows(images)]
+    rows = [
+        *identification_rows(images, options.seed),
+        *visibility_rows(images, options.seed),
+        *guess_rows(images),
+    ]
     for row in rows:
         print(*(f"{key} {value:.3f}" if isinstance(value, float) else value for key, value in row.items()))
     append_rows(options.out, rows, seed=options.seed, images=len(images))

@@ -30,7 +30,7 @@ def reconstruct(defense: str, count: int, iterations: int, device: str) -> refin
     tuning = refiner.Tuning(images[other, None], labels[other, None])
     attack = InvertingGradients(iterations=iterations)
     x, y = images[:count], labels[:count]
-    return refiner.audit(task, x, y, defense=defense, attack=attack, tune=tuning, seed=0)
+    return refiner.audit(task, x, y, defense=defense, attack=attack, tune=tuning, seed=0, control=False)
 
 
 def main() -> None:
