@@ -45,7 +45,7 @@ def message_with_options(
     message = str(error)
     if isinstance(error, ThreatModelError) and "grant" in options:
         denials = values.get("deny")
-        denied = denials if isinstance(denials, list) else []
+        denied = denials if isinstance(denials, list | tuple) else ()
         add = [f"{options['grant']} {name}" for name in error.missing if name not in denied]
         drop = [f"{options['deny']} {name}" for name in error.missing if name in denied]
         remedies = [f"{verb} {' '.join(names)}" for verb, names in (("add", add), ("drop", drop)) if names]
