@@ -58,7 +58,7 @@ class LearnedReconstruction(Attack):
     epochs: int = 10
     """Passes over the simulated uploads."""
     batch: int = 512
-    """Simulated uploads in a training step."""
+    """Images in a training step."""
     lr: float = 1e-3
     """The greatest learning rate of AdamW."""
     draws: int = 2
@@ -78,8 +78,9 @@ class LearnedReconstruction(Attack):
         if checks.integer("width", self.width, 0) % 8:
             raise checks.wrong("width", self.width, "a multiple of 8")
 
-    def _training(self) -> TrainingSettings:
-        return TrainingSettings(self.epochs, self.batch, self.lr)
+    def _training(self, samples: int = 1) -> TrainingSettings:
+        batch = checks.integer("batch", self.batch, 1)
+        return TrainingSettings(self.epochs, max(1, batch // samples), self.lr)
 
     def run(
         self, observations: list[Observation], threat: ThreatModel, options: RunOptions
@@ -188,7 +189,7 @@ class _Learning:
             predictor.network,
             loss,
             counts["training"],
-            self.attack._training(),
+            self.attack._training(self.samples),
             seed=self.seed("order"),
             state=state,
             on_samples=progress(sum(counts.values())),

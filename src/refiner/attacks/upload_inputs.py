@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from refiner.attacks.features import Projection
+from refiner.attacks.features import Projection, unit_length
 from refiner.attacks.upload_features import UploadFeatures, longest_allowed, shortened
 from refiner.core.task import Task
 
@@ -17,9 +17,10 @@ _MOST_FEATURES = 4096
 class UploadInputs:
     """Turns the uploads of a client, one or several, into one vector for a network.
 
-    Every value is divided by its root mean square over simulated uploads and clipped at 8; where there are
-    more than `limit` they are then projected. The inputs of linear layers that uploads reveal (see
-    `UploadFeatures`) are added: they are quotients of the values, which a network would hardly find.
+    Every upload is divided by its length, which varies widely on a trained model; its logarithm is an input
+    of its own. Every value is then divided by its root mean square over simulated uploads and clipped at 8;
+    where there are more than `limit` they are projected. The inputs of linear layers that uploads reveal (see
+    `UploadFeatures`) come last: they are quotients of the values, which a network would hardly find.
 
     Args:
         task: The model and its loss.
@@ -35,13 +36,14 @@ class UploadInputs:
     >>> labels = torch.zeros(50, 1, dtype=torch.long)
     >>> inputs.fit(gradients, labels)
     >>> inputs(gradients, labels).shape
-    torch.Size([50, 2000])
+    torch.Size([50, 2002])
     """
 
     def __init__(self, task: Task, samples: int, uploads: int, limit: int, seed: int) -> None:
         self.limit, self.seed = limit, seed
         self.samples = samples
         self._projections = [Projection(task.size * uploads, limit, seed)]
+        self._lengths: tuple[Tensor, Tensor] | None = None
         features = UploadFeatures(task, samples, min(limit, _MOST_FEATURES), seed, uploads)
         self._features = None if features.kind == "projected" else features
         self._longest = torch.inf
@@ -67,6 +69,9 @@ class UploadInputs:
             labels: The labels `[V, B]`, inferred or granted.
         """
         self._longest, self._scales = torch.inf, []
+        lengths = _log_lengths(gradients)
+        spread = lengths.std(0).clamp_min(1e-3) if len(lengths) > 1 else torch.ones_like(lengths[0])
+        self._lengths = lengths.mean(0), spread
         values, *features = self._values(gradients, labels)
         if features:
             self._longest = longest_allowed(features[0])
@@ -89,16 +94,25 @@ class UploadInputs:
                 self._values(gradients, labels), self._projections, self._scales, strict=True
             )
         ]
-        return torch.cat(parts, dim=1)
+        assert self._lengths is not None
+        mean, spread = self._lengths
+        lengths = ((_log_lengths(gradients) - mean) / spread).clamp(-_CLIP, _CLIP)
+        return torch.cat([lengths, *parts], dim=1)
 
     def _values(self, gradients: Sequence[Tensor], labels: Tensor) -> list[Tensor]:
         """The entries of all uploads, and the inputs of linear layers."""
         gradients = [gradient.float() for gradient in gradients]
-        values = [torch.cat(gradients, dim=1)]
+        values = [torch.cat([unit_length(gradient) for gradient in gradients], dim=1)]
         if self._features is not None:
             features = self._features(gradients, labels).flatten(1)
             values.append(shortened(features.nan_to_num(0.0, 0.0, 0.0), self._longest))
         return values
+
+
+def _log_lengths(gradients: Sequence[Tensor]) -> Tensor:
+    """The logarithm of the length of every upload, `[V, uploads]`."""
+    lengths = [torch.linalg.vector_norm(gradient.double(), dim=1) for gradient in gradients]
+    return torch.stack(lengths, dim=1).clamp_min(1e-30).log().float()
 
 
 def _scaled(values: Tensor, scale: Tensor) -> Tensor:

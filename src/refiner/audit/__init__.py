@@ -1,10 +1,11 @@
 """The audit: how well an attack reconstructs the victims' data from the uploads of a defence."""
 
+from refiner.audit.from_robust import RobustEstimation
 from refiner.audit.plan import Plan
 from refiner.audit.report import report_page, write_report
 from refiner.audit.result import AuditResult
-from refiner.audit.result_records import Control, Finding, FromRobust, Mean, Seconds, TuningResult
 from refiner.audit.result_folder import audit_all
+from refiner.audit.result_records import Control, Finding, FromRobust, Mean, Seconds, TuningResult
 from refiner.audit.run_audit import audit
 from refiner.audit.tuning import Tuning
 from refiner.audit.victims import Victims, load_victims
@@ -16,6 +17,7 @@ __all__ = [
     "FromRobust",
     "Mean",
     "Plan",
+    "RobustEstimation",
     "Seconds",
     "Tuning",
     "TuningResult",

@@ -117,7 +117,7 @@ def estimate_from_robust(
             value=len(simulator.images),
             expected=f"at least {least}, for the estimate from robust data",
         )
-    pairs = _pairs(simulator, samples, settings.draws, seed, x.device)
+    pairs = _pairs(simulator, observation.task.size, samples, settings.draws, seed, x.device)
     total = settings.epochs * (len(pairs.clean) - pairs.held_out)
     identity = {} if resume is None else _fingerprints(simulator, robust, settings, seed)
     restorer = train_restorer(
@@ -171,7 +171,9 @@ class _Pairs:
     """How many of the last pairs are of images that no other pair has."""
 
 
-def _pairs(simulator: Simulator, samples: int, draws: int, seed: int, device: torch.device) -> _Pairs:
+def _pairs(
+    simulator: Simulator, values: int, samples: int, draws: int, seed: int, device: torch.device
+) -> _Pairs:
     """Robust images of simulated clients beside their originals, those held out last."""
     generator = torch.Generator().manual_seed(derive_seed(seed, "from robust", "images"))
     shuffled = torch.randperm(len(simulator.images), generator=generator)
@@ -180,7 +182,7 @@ def _pairs(simulator: Simulator, samples: int, draws: int, seed: int, device: to
     for part, images in (("training", shuffled[held_out:]), ("held out", shuffled[:held_out])):
         # As many passes as draws, whatever the batch size: each has every image once.
         passes = draw_batches(images, samples, draws, generator)[:draws]
-        for _, uploads in simulate(simulator, passes, derive_seed(seed, "from robust", part), 1):
+        for _, uploads in simulate(simulator, passes, derive_seed(seed, "from robust", part), values):
             if uploads.robust is None:
                 raise DataError(field="from_robust", value=True, problem="this defence makes no robust data")
             robust.append(uploads.robust.flatten(0, 1).to(device).float())
