@@ -88,6 +88,17 @@ def test_table_shows_every_score_in_80_columns(
         assert re.fullmatch(rf"blind(?: guess)? +{scores} *", guess)
 
 
+def test_lone_defence_is_audited_with_its_control(tmp_path: Path) -> None:
+    words = ("--defense", "pruning", "--victims", "1", "--iterations", "1")
+    alone = call(*words, "--no-control", out=tmp_path)
+    assert alone.stderr.startswith("1 of 1: pruning against inverting: ")
+    assert "no verdict: no control was run" in alone.stderr and "no verdict" in alone.stdout
+    assert [AuditResult.load(file).defense for file in tmp_path.glob("*.json")] == ["pruning"]
+    judged = call(*words, out=tmp_path).stderr.splitlines()
+    assert judged[0].startswith("control: none against inverting: ")
+    assert judged[1].startswith("1 of 1: pruning against inverting: ") and "no control" not in judged[1]
+
+
 def test_ctrl_c_prints_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

@@ -1,27 +1,22 @@
 """`refiner audit`: attack the uploads of defences, print scores and write the report."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
-from rich.box import SIMPLE
-from rich.markup import escape
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from torch import nn
 
 from refiner.attacks import ATTACKS, Attack, ThreatModel, make_attack, tunable
 from refiner.audit import AuditResult, Plan, Tuning, Victims, audit_all, load_victims, write_report
-from refiner.audit.display_names import pair_names
 from refiner.audit.model_weights import load_model_weights
-from refiner.audit.report_table import blind_means, share_cell, top1_cell, without_noise_ratio
-from refiner.audit.result_records import Mean
-from refiner.audit.summary import main_sentences, other_sentences, tuning_text, verdict_note
+from refiner.audit.summary import tuning_text
 from refiner.checks import integer, unknown_name
+from refiner.cli.audit_table import print_results
 from refiner.cli.common import Device, Rate, Size, console, one_line_errors, progress_bar, select_device
 from refiner.core import Task
 from refiner.core.determinism import deterministic_algorithms
@@ -30,10 +25,6 @@ from refiner.defenses import DEFENSES, make_defense
 from refiner.errors import DataError
 from refiner.models import MODELS, make_model
 
-_COLOURS = {"visible": "red", "identifiable": "yellow", "neither": "green", "no verdict": "bright_black"}
-# Narrower terminals show only what the verdict depends on; the report has all columns.
-_WIDE = 110
-_MAX_TABLE_WIDTH = 120
 _CAPABILITIES = tuple(field.name for field in fields(ThreatModel))
 
 
@@ -122,6 +113,12 @@ def audit(
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Bit-identical results on a GPU too; slower.")
     ] = False,
+    no_control: Annotated[
+        bool,
+        typer.Option(
+            "--no-control", help="Don't attack undefended uploads too; there is then no verdict on a defence."
+        ),
+    ] = False,
 ) -> None:
     """Measure how much of the images attacks can reconstruct, with and without defences, and write a report.
 
@@ -175,8 +172,8 @@ def audit(
                 for name in defenses
                 for attacker in attacks
             ]
-            results = _run(plans, out, chunk)
-        _print_results(results)
+            results = _run(plans, out, chunk, control=not no_control)
+        print_results(results)
         page = write_report(out / "report.html", results, images.source)
         console.print(f"Report: {page}", highlight=False, soft_wrap=True)
 
@@ -209,7 +206,7 @@ def _threat_model(grants: Sequence[str], denials: Sequence[str]) -> ThreatModel:
     return ThreatModel(**dict.fromkeys(grants, True), **dict.fromkeys(denials, False))
 
 
-def _run(plans: Sequence[Plan], out: Path, chunk: int | None) -> list[AuditResult]:
+def _run(plans: Sequence[Plan], out: Path, chunk: int | None, *, control: bool) -> list[AuditResult]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -247,82 +244,9 @@ def _run(plans: Sequence[Plan], out: Path, chunk: int | None) -> list[AuditResul
                 bar.update(line, completed=steps, total=total, description=description)
 
         try:
-            return audit_all(plans, out, chunk=chunk, on_pair=show_pair, on_progress=advance)
+            return audit_all(plans, out, chunk=chunk, control=control, on_pair=show_pair, on_progress=advance)
         except KeyboardInterrupt:
             bar.stop()
             message = f"stopped after {done} of {len(plans)} audits; run the same command to continue"
             print(f"refiner: {message}", file=sys.stderr)
             raise typer.Exit(130) from None
-
-
-def _print_results(results: Sequence[AuditResult]) -> None:
-    count = results[0].victims * results[0].batch
-    title = f"{count} image{'' if count == 1 else 's'} in batches of {results[0].batch}"
-    pairs = pair_names(results)
-    single = len({attack for _, attack in pairs}) == 1
-    if single:
-        title += f", attacked by {escape(pairs[0][1])}"
-    wide = single and console.width >= _WIDE
-    table = Table(
-        caption=_caption(results, wide),
-        caption_justify="left",
-        box=SIMPLE,
-        # Without padding the table fits into 80 columns.
-        padding=(0, 1 if console.width >= 90 else 0, 0, 0),
-        show_edge=False,
-    )
-    names = ("defence",) if single else ("defence", "attack")
-    more = ("noise", "top-1", "labels") if wide else ()
-    heads = (*names, "PSNR, dB", "SSIM", "LPIPS", *more, "visible", "identifiable", "verdict")
-    for name in heads:
-        left = name in ("defence", "attack", "verdict")
-        narrow = name not in ("defence", "attack")
-        table.add_column(name, justify="left" if left else "right", no_wrap=narrow, overflow="fold")
-    for pair, result in zip(pairs, results, strict=True):
-        verdict, labels = result.verdict, result.label_recovery
-        inferred = "granted" if labels is None else f"{100 * labels:.0f} %"
-        table.add_row(
-            *map(escape, pair[: len(names)]),
-            *_scores(result.means, wide),
-            *([inferred] if wide else []),
-            *(escape(share_cell(share).text) for share in (verdict.visible, verdict.identifiable)),
-            f"[{_COLOURS[verdict.level]}]{verdict.level}[/]",
-        )
-    # All audits have the same victims, and so the same blind guess.
-    table.add_row("blind guess", *[""] * (len(names) - 1), *_scores(blind_means(results) or {}, wide))
-    console.print(title, highlight=False)
-    console.print(table, width=min(console.width, _MAX_TABLE_WIDTH))
-    # One line for each defence; then what a reader must know to judge them.
-    for text in (*main_sentences(results), " ".join(other_sentences(results)), verdict_note(results)):
-        console.print(text, highlight=False, markup=False)
-
-
-def _caption(results: Sequence[AuditResult], wide: bool) -> str:
-    """Return the text below the table."""
-    sentences = ["Shares of visible and identifiable images with 95 % intervals in brackets."]
-    candidates = results[0].candidates
-    if wide and candidates is not None:
-        sentences.append(
-            f"Top-1: how often, of {candidates:,} candidates, the original is the most similar, by pixels / "
-            "by LPIPS."
-        )
-    shaped = without_noise_ratio(results)
-    if wide and shaped:
-        sentences.append(f"Noise of {', '.join(shaped)}: not valid for shaped noise.")
-    return escape(" ".join(sentences))
-
-
-def _scores(means: Mapping[str, Mean], wide: bool) -> list[str]:
-    """Return the cells from PSNR to LPIPS, or to top-1."""
-    cells = [_score(means, name, places) for name, places in (("psnr", 1), ("ssim", 2), ("lpips", 3))]
-    return [*cells, _score(means, "noise", 2), top1_cell(means).text] if wide else cells
-
-
-def _score(means: Mapping[str, Mean], score: str, digits: int) -> str:
-    """Return a mean as text; PSNR with half the width of its interval."""
-    mean = means.get(score)
-    if mean is None:
-        return "–"
-    if score != "psnr" or mean.low is None or mean.high is None:
-        return f"{mean.value:.{digits}f}"
-    return f"{mean.value:.{digits}f} ± {(mean.high - mean.low) / 2:.{digits}f}"

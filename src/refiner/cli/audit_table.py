@@ -1,0 +1,93 @@
+"""The table and the sentences that `refiner audit` prints."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.box import SIMPLE
+from rich.markup import escape
+from rich.table import Table
+
+from refiner.audit import AuditResult
+from refiner.audit.display_names import pair_names
+from refiner.audit.report_table import blind_means, share_cell, top1_cell, without_noise_ratio
+from refiner.audit.result_records import Mean
+from refiner.audit.summary import main_sentences, other_sentences, verdict_note
+from refiner.cli.common import console
+
+_COLOURS = {"visible": "red", "identifiable": "yellow", "neither": "green", "no verdict": "bright_black"}
+# Narrower terminals show only what the verdict depends on; the report has all columns.
+_WIDE = 110
+_MAX_TABLE_WIDTH = 120
+
+
+def print_results(results: Sequence[AuditResult]) -> None:
+    """Print a row for every defence and attack, and what they mean in sentences."""
+    count = results[0].victims * results[0].batch
+    title = f"{count} image{'' if count == 1 else 's'} in batches of {results[0].batch}"
+    pairs = pair_names(results)
+    single = len({attack for _, attack in pairs}) == 1
+    if single:
+        title += f", attacked by {escape(pairs[0][1])}"
+    wide = single and console.width >= _WIDE
+    table = Table(
+        caption=_caption(results, wide),
+        caption_justify="left",
+        box=SIMPLE,
+        # Without padding the table fits into 80 columns.
+        padding=(0, 1 if console.width >= 90 else 0, 0, 0),
+        show_edge=False,
+    )
+    names = ("defence",) if single else ("defence", "attack")
+    more = ("noise", "top-1", "labels") if wide else ()
+    heads = (*names, "PSNR, dB", "SSIM", "LPIPS", *more, "visible", "identifiable", "verdict")
+    for name in heads:
+        left = name in ("defence", "attack", "verdict")
+        narrow = name not in ("defence", "attack")
+        table.add_column(name, justify="left" if left else "right", no_wrap=narrow, overflow="fold")
+    for pair, result in zip(pairs, results, strict=True):
+        verdict, labels = result.verdict, result.label_recovery
+        inferred = "granted" if labels is None else f"{100 * labels:.0f} %"
+        table.add_row(
+            *map(escape, pair[: len(names)]),
+            *_scores(result.means, wide),
+            *([inferred] if wide else []),
+            *(escape(share_cell(share).text) for share in (verdict.visible, verdict.identifiable)),
+            f"[{_COLOURS[verdict.level]}]{verdict.level}[/]",
+        )
+    # All audits have the same victims, and so the same blind guess.
+    table.add_row("blind guess", *[""] * (len(names) - 1), *_scores(blind_means(results) or {}, wide))
+    console.print(title, highlight=False)
+    console.print(table, width=min(console.width, _MAX_TABLE_WIDTH))
+    # One line for each defence; then what a reader must know to judge them.
+    for text in (*main_sentences(results), " ".join(other_sentences(results)), verdict_note(results)):
+        console.print(text, highlight=False, markup=False)
+
+
+def _caption(results: Sequence[AuditResult], wide: bool) -> str:
+    """Return the text below the table."""
+    sentences = ["Shares of visible and identifiable images with 95 % intervals in brackets."]
+    candidates = results[0].candidates
+    if wide and candidates is not None:
+        sentences.append(
+            f"Top-1: how often, of {candidates:,} candidates, the original is the most similar, by pixels / "
+            "by LPIPS."
+        )
+    shaped = without_noise_ratio(results)
+    if wide and shaped:
+        sentences.append(f"Noise of {', '.join(shaped)}: not valid for shaped noise.")
+    return escape(" ".join(sentences))
+
+
+def _scores(means: Mapping[str, Mean], wide: bool) -> list[str]:
+    """Return the cells from PSNR to LPIPS, or to top-1."""
+    cells = [_score(means, name, places) for name, places in (("psnr", 1), ("ssim", 2), ("lpips", 3))]
+    return [*cells, _score(means, "noise", 2), top1_cell(means).text] if wide else cells
+
+
+def _score(means: Mapping[str, Mean], score: str, digits: int) -> str:
+    """Return a mean as text; PSNR with half the width of its interval."""
+    mean = means.get(score)
+    if mean is None:
+        return "–"
+    if score != "psnr" or mean.low is None or mean.high is None:
+        return f"{mean.value:.{digits}f}"
+    return f"{mean.value:.{digits}f} ± {(mean.high - mean.low) / 2:.{digits}f}"
