@@ -220,11 +220,13 @@ def test_failing_attack_is_not_reported_as_protection(task: Task, sample: Sample
     assert result.control is not None
     works = replace(result.control, level="visible")
     strong = replace(result, attack="strong", verdict=replace(result.verdict, level="visible"), control=works)
-    assert "inverting fails even without a defence" in summary([result, strong])
+    assert "The inverting attack fails even without a defence" in summary([result, strong])
     assert "fails" not in summary([strong])
     # Where the attack hardly shows anything undefended, "not visible" is no merit of the defence.
     weak_control = replace(strong, control=replace(works, level="identifiable"))
-    assert "Even without a defence strong makes hardly any image visible" in summary([weak_control])
+    assert "Even without a defence the strong attack makes hardly any image visible" in summary(
+        [weak_control]
+    )
 
 
 def test_summary_states_guarantees(audited: Audited) -> None:

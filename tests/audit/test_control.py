@@ -86,13 +86,13 @@ def test_failing_attack_gives_no_verdict(
     assert FAILED.removeprefix("the attack ") in result.verdict.reason
     assert result.control is not None and not result.control.works
     text = summary([result])
-    assert "no verdict" in text and "oracle fails even without a defence" in text
+    assert "no verdict" in text and "The oracle attack fails even without a defence" in text
     if defense == "none":
         assert result.verdict.reason == "the attack does not work here: it fails on undefended uploads"
     else:
         assert result.verdict.reason == FAILED
         assert text.startswith(
-            "Without a defence, oracle recovers nothing of 4 images. With pruning: no verdict"
+            "Without a defence, the oracle attack recovers nothing of 4 images. With pruning: no verdict"
         )
 
 
@@ -107,7 +107,7 @@ def test_working_attack_gives_a_verdict_on_the_defence(
     assert result.control is not None and result.control.visible.count == 4
     text = summary([result])
     assert text.startswith(
-        "Without a defence, oracle recovers all 4 images visibly (mean PSNR 100.0 dB). "
+        "Without a defence, the oracle attack recovers all 4 images visibly (mean PSNR 100.0 dB). "
         "With pruning, none of 4 images is visible (mean PSNR"
     )
     shown = audit(task, x, y, defense="pruning", attack=Oracle(x))

@@ -67,7 +67,9 @@ def test_summary_mentions_the_bundled_generator(task: Task, sample: Sample, bund
         threat=ThreatModel(generator=True),
         metrics=[],
     )
-    assert ("ggl used the bundled generator, which was trained on CIFAR-10" in summary([result])) is bundled
+    assert (
+        "The ggl attack used the bundled generator, which was trained on CIFAR-10" in summary([result])
+    ) is bundled
 
 
 def test_table_has_a_row_for_every_pair_and_the_blind_guess(audited: Audited) -> None:
@@ -133,7 +135,7 @@ def test_noise_ratio_is_left_out_for_shaped_noise(audited: Audited, task: Task, 
     assert results[1].findings[0].noise is not None
     cells = [row[COLUMNS.index("noise")] for row in table_rows(results)]
     assert cells[0] == "–" and cells[1] != "–"
-    assert "noise of refiner: not valid for shaped noise" in table_note(results[:1])
+    assert "Noise of refiner: not valid for shaped noise" in table_note(results[:1])
     assert "not valid" not in table_note(results[1:])
 
 
@@ -191,7 +193,7 @@ def judged(result: AuditResult, *verdicts: Verdict, control: Control | None = SH
 
 def sentences(*results: AuditResult) -> str:
     """The summary without the scores in brackets."""
-    return re.sub(r" \(mean PSNR [\d.]+ dB\)", "", summary(results))
+    return re.sub(r" \(mean PSNR [\d.]+ dB\)|, mean PSNR [\d.]+ dB(?=\))", "", summary(results))
 
 
 def test_summary_needs_no_explanation(audited: Audited) -> None:
@@ -199,13 +201,13 @@ def test_summary_needs_no_explanation(audited: Audited) -> None:
     assert sentences(
         judged(none, *[VISIBLE] * 20), judged(refiner, *[IDENTIFIED] * 3, *[NEITHER] * 17)
     ).startswith(
-        "Without a defence, inverting recovers all 20 images visibly. With refiner, none of 20 images is "
-        "visible; 3 of 20 can be picked out of 3,000 candidates. A blind guess"
+        "Without a defence, the inverting attack recovers all 20 images visibly. With refiner, none of 20 "
+        "images is visible; 3 of 20 can be picked out of 3,000 candidates. A blind guess"
     )
     mixed = judged(none, *[VISIBLE] * 5, *[IDENTIFIED] * 4, *[NEITHER] * 11)
     assert sentences(mixed).startswith(
-        "Without a defence, inverting recovers 5 of 20 images visibly, and 4 more can be picked out of 3,000 "
-        "candidates. A blind guess"
+        "Without a defence, the inverting attack recovers 5 of 20 images visibly, and 4 more can be picked "
+        "out of 3,000 candidates. A blind guess"
     )
     for verdicts, sentence in (
         ([VISIBLE], "With refiner, the image is visible."),
@@ -228,10 +230,10 @@ def test_strongest_attack_of_each_defence_is_summarised(audited: Audited) -> Non
     )
     text = sentences(weak, failed, strong)
     assert (
-        "With refiner, none of 20 images is visible to the strongest attack (linear); 9 of 20 can be picked"
-        in text
+        "With refiner, none of 20 images is visible to the strongest attack; 9 of 20 can be picked out of "
+        "3,000 candidates (linear)." in text
     )
-    assert "idlg fails even without a defence" in text
+    assert "The idlg attack fails even without a defence" in text
     assert page_verdict([weak, failed, strong]) == "identifiable"
     assert page_verdict([failed]) == "no verdict"
 
@@ -246,7 +248,7 @@ def test_badge_is_the_verdict_on_the_only_defence(audited: Audited) -> None:
     unknown = judged(audited("refiner"), *[NEITHER] * 3, control=None)
     assert page_verdict([unknown]) == "no verdict"
     assert "audit the defence `none` as well" in summary([unknown])
-    assert "refiner against inverting: no verdict, no control was run." in table_note([unknown])
+    assert "No verdict on refiner by inverting: no control was run." in table_note([unknown])
 
 
 def test_shares_have_intervals(audited: Audited) -> None:

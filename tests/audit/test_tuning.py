@@ -248,7 +248,7 @@ def test_report_states_the_tuning(tuned: AuditResult, audited: Callable[[str], A
     assert scores["lr"] == tuned.tuned.chosen["lr"]
     assert any(key.startswith("PSNR with iterations 12, TV 1, lr 0.01") for key in scores)
     page = report_page([tuned])
-    assert "tuned for each defence on 2 other images" in page.note
+    assert "tuned for each defence on 2 other images" in " ".join(page.note)
     html = render_page(page)
     assert f"none: inverting was tuned to {chosen} on 2 other images" in html
-    assert "tuned" not in report_page([audited("none")]).note
+    assert "tuned" not in " ".join(report_page([audited("none")]).note)

@@ -19,24 +19,25 @@ def caveats(results: Sequence[AuditResult]) -> list[str]:
         controls = [result.control for result in results if result.attack == attack and result.control]
         if any(not control.works for control in controls):
             sentences.append(
-                f"{attack} fails even without a defence, so its results say nothing about the defences: use "
-                "more iterations or another attack."
+                f"The {attack} attack fails even without a defence, so its results say nothing about the "
+                "defences: use more iterations or another attack."
             )
         elif any(control.level == "identifiable" for control in controls):
             sentences.append(
-                f"Even without a defence {attack} makes hardly any image visible, so that only what it "
-                "identifies says something about the defences."
+                f"Even without a defence the {attack} attack makes hardly any image visible, so that only "
+                "what it identifies says something about the defences."
             )
     for (defense, attack), result in zip(pair_names(results), results, strict=True):
         if any(result.diverged):
             uploads = f"{sum(result.diverged)} of {len(result.diverged)} uploads"
             sentences.append(
-                f"{attack} diverged on {uploads} of {defense}, which does not mean that they are protected."
+                f"The attack {attack} diverged on {uploads} of {defense}, which does not mean that they are "
+                "protected."
             )
     for attack in dict.fromkeys(result.attack for result in results if _uses_bundled_generator(result)):
         sentences.append(
-            f"{attack} used the bundled generator, which was trained on CIFAR-10; other data need another "
-            "one."
+            f"The {attack} attack used the bundled generator, which was trained on CIFAR-10; other data need "
+            "another one."
         )
     for result in results:
         if result.candidates is not None and not any(f.verdict.chance is not None for f in result.findings):

@@ -8,7 +8,7 @@ from refiner.audit.display_names import pair_names, shared_settings
 from refiner.audit.report_table import column_definitions, columns, table_note, table_rows
 from refiner.audit.result import AuditResult
 from refiner.audit.result_records import Finding
-from refiner.audit.summary import from_robust_text, summary, verdict_note
+from refiner.audit.summary import from_robust_text, main_sentences, other_sentences, verdict_note
 from refiner.errors import DataError
 from refiner.report import (
     VERDICTS,
@@ -95,12 +95,13 @@ def report_page(results: Sequence[AuditResult], source: str = "") -> Page:
             note="Everything that the results depend on. The same settings and device give the same results.",
         ),
     ]
+    other = other_sentences(results)
     return Page(
         title="How much of your data can be reconstructed",
-        summary=summary(results),
+        summary=" ".join([*main_sentences(results), *other[:1]]),
         facts=_facts(results[0], source),
         sections=sections,
-        note=verdict_note(results),
+        note=(" ".join(other[1:]), verdict_note(results)),
         verdict=page_verdict(results),
         made=max(result.made for result in results),
     )
@@ -151,8 +152,8 @@ def _gallery(audits: Sequence[tuple[tuple[str, str], AuditResult]]) -> Gallery:
         note = f"The first {len(cards)} of {len(result.findings)} images. " if hidden else ""
         verdict = result.verdict
         reason = f"No verdict: {verdict.reason}" if verdict.level == "no verdict" else verdict.reason
-        reached = "" if result.from_robust is None else f" {from_robust_text(result.from_robust)}."
-        groups.append(CardGroup(defense, attack, cards, f"{note}{reason[0].upper()}{reason[1:]}.{reached}"))
+        reached = "" if result.from_robust is None else f"; {from_robust_text(result.from_robust)}"
+        groups.append(CardGroup(defense, attack, cards, f"{note}{reason[0].upper()}{reason[1:]}{reached}."))
     has_robust = any(result.robust is not None for _, result in audits)
     note = (
         "Robust data: what the client computed the uploaded gradient on, instead of the original. Values "

@@ -15,6 +15,9 @@ FROM_ROBUST = "from x*"
 COLUMNS = (
     "defence",
     "attack",
+    "verdict",
+    "visible",
+    "identifiable",
     "PSNR, dB",
     "SSIM",
     "LPIPS",
@@ -22,9 +25,6 @@ COLUMNS = (
     "top-1",
     "labels inferred",
     "upload bytes",
-    "visible",
-    "identifiable",
-    "verdict",
 )
 _SCORES = ("PSNR, dB", "SSIM", "LPIPS", "noise", "top-1")
 
@@ -159,12 +159,12 @@ def table_note(results: Sequence[AuditResult]) -> str:
         )
     shaped = without_noise_ratio(results)
     if shaped:
-        text += f"noise of {', '.join(shaped)}: not valid for shaped noise. "
+        text += f"Noise of {', '.join(shaped)}: not valid for shaped noise. "
     for (defense, _), result in zip(pair_names(results), results, strict=True):
         if result.tuned is not None:
             text += f"{defense}: {result.attack} was tuned to {tuning_text(result)}. "
         if result.verdict.level == "no verdict":
-            text += f"{defense} against {result.attack}: no verdict, {result.verdict.reason}. "
+            text += f"No verdict on {defense} by {result.attack}: {result.verdict.reason}. "
     return text.strip()
 
 

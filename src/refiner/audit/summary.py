@@ -29,18 +29,25 @@ def main_sentences(results: Sequence[AuditResult]) -> list[str]:
     for name, audits in defenses.items():
         strongest = min(audits, key=_strength)
         sentences.append(_sentence(name, strongest, several))
-        # Measured once for each defence, whichever attack it was asked for with.
-        reached = next((audit.from_robust for audit in audits if audit.from_robust is not None), None)
-        if reached is not None:
-            sentences.append(f"{from_robust_text(reached)}.")
     return sentences
 
 
 def other_sentences(results: Sequence[AuditResult]) -> list[str]:
-    """Return the score of the blind guess, what the verdicts do not show, and what is proven."""
+    """Return the blind guess, what is reached from robust data, what verdicts do not show, what is proven."""
+    defenses = by_defense(results)
+    # Measured once for each defence, whichever attack it was asked for with.
+    reached = {
+        name: next((audit.from_robust for audit in audits if audit.from_robust is not None), None)
+        for name, audits in defenses.items()
+    }
+    texts = [f"{name}: {from_robust_text(known)}." for name, known in reached.items() if known is not None]
+    return [blind_sentence(results), *texts, *caveats(results), *guarantees(defenses)]
+
+
+def blind_sentence(results: Sequence[AuditResult]) -> str:
+    """Return what a guess without any gradient scores."""
     blind = results[0].means["blind_psnr"].value
-    guess = f"A blind guess, made without any gradient, scores {blind:.1f} dB."
-    return [guess, *caveats(results), *guarantees(by_defense(results))]
+    return f"A blind guess, made without any gradient, scores {blind:.1f} dB."
 
 
 def by_defense(results: Sequence[AuditResult]) -> dict[str, list[AuditResult]]:
@@ -55,9 +62,9 @@ def from_robust_text(reached: FromRobust) -> str:
     """Return what can be reached from the robust data themselves, as text.
 
     >>> from_robust_text(FromRobust(13.8, 0.35, 13.7))
-    'Reached from x*, the robust data themselves: 13.8 dB, top-1 35 % (Wiener filter 13.7 dB)'
+    'reached from x*, the robust data themselves: 13.8 dB, top-1 35 % (Wiener filter 13.7 dB)'
     """
-    text = f"Reached from x*, the robust data themselves: {reached.psnr:.1f} dB"
+    text = f"reached from x*, the robust data themselves: {reached.psnr:.1f} dB"
     text += "" if reached.top1 is None else f", top-1 {100 * reached.top1:.3g} %"
     text += "" if reached.wiener_psnr is None else f" (Wiener filter {reached.wiener_psnr:.1f} dB)"
     matches = {"from x*": reached.likelihood_top1, "from an upload": reached.likelihood_top1_uploads}
@@ -141,7 +148,7 @@ def _control_sentence(result: AuditResult, control: Control) -> str:
     """Return what the attack does without a defence, from the control of a defended result."""
     total = control.visible.total
     if not control.works:
-        return f"Without a defence, {result.attack} recovers nothing of {_images(total)}."
+        return f"Without a defence, the {result.attack} attack recovers nothing of {_images(total)}."
     identified = control.identifiable.count - control.visible.count
     return (
         f"Without a defence, {_recovers(result.attack, control.visible.count, identified, total)}"
@@ -162,7 +169,8 @@ def _sentence(defense: str, result: AuditResult, several: bool) -> str:
         recovered = _recovers(result.attack, visible, identified, total)
         text = f"{condition}, {recovered}{_among(result, identified)}"
     else:
-        attack = f" to the strongest attack ({result.attack})" if several else ""
+        attack = " to the strongest attack" if several else ""
+        psnr = f"{result.attack}, {psnr}" if several else psnr
         none = "the image is not visible" if total == 1 else f"none of {total} images is visible"
         some = f"{visible} of {total} images {'is' if visible == 1 else 'are'} visible"
         every = "the image is visible" if total == 1 else f"all {total} images are visible"
@@ -176,13 +184,13 @@ def _sentence(defense: str, result: AuditResult, several: bool) -> str:
 
 
 def _recovers(attack: str, visible: int, identified: int, total: int) -> str:
-    """Return "inverting recovers all 20 images visibly"."""
+    """Return "the inverting attack recovers all 20 images visibly"."""
     if not visible:
-        return f"{attack} recovers no image visibly, but {identified} of {total} can be picked out"
+        return f"the {attack} attack recovers no image visibly, but {identified} of {total} can be picked out"
     images = _images(total) if visible == total else f"{visible} of {_images(total)}"
     every = f"{'' if total == 1 else 'all '}{images}" if visible == total else images
     more = f", and {identified} more can be picked out" if identified else ""
-    return f"{attack} recovers {every} visibly{more}"
+    return f"the {attack} attack recovers {every} visibly{more}"
 
 
 def _among(result: AuditResult, identified: int) -> str:

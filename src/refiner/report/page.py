@@ -45,7 +45,7 @@ class Page:
         summary: The main result in a few sentences.
         facts: Key figures, as (name, value).
         sections: The sections, in their order.
-        note: What a reader must know to judge the summary; may be empty.
+        note: What a reader must know to judge the summary, one or more paragraphs; may be empty.
         verdict: Shown as a badge before the summary.
         made: When the results were computed, with a time zone.
 
@@ -58,7 +58,7 @@ class Page:
     summary: str
     facts: Sequence[tuple[str, str]] = ()
     sections: Sequence[Section] = ()
-    note: str = ""
+    note: str | Sequence[str] = ""
     verdict: Verdict | None = None
     made: datetime | None = None
 
@@ -119,7 +119,7 @@ def render_page(page: Page) -> str:
 <body>
 {icon_sprite()}<header>
 {_byline(page.made)}<h1>{escape(page.title)}</h1>
-{_summary(page)}{paragraph(page.note, "note")}{_facts(page.facts)}{contents}</header>
+{_summary(page)}{_notes(page.note)}{_facts(page.facts)}{contents}</header>
 <main>
 {sections}</main>
 <footer>
@@ -159,6 +159,10 @@ def _summary(page: Page) -> str:
         return paragraph(page.summary, "summary")
     content = f"{badge(page.verdict, long=True)} {escape(page.summary)}"
     return f'<p class="summary {css_class(page.verdict)}">{content}</p>\n'
+
+
+def _notes(note: str | Sequence[str]) -> str:
+    return "".join(paragraph(text, "note") for text in ([note] if isinstance(note, str) else note))
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> str:
