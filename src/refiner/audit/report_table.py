@@ -180,6 +180,23 @@ def column_definitions(results: Sequence[AuditResult]) -> list[tuple[str, str]]:
     )
     visible = "visible by the Refiner paper's threshold" if is_paper else "visible by this audit's threshold"
     definitions = [
+        (
+            "verdict",
+            f"Visible if at least {100 * limits['visible_share']:g} % of the images are; identifiable if "
+            "images are identifiable beyond chance; otherwise neither. No verdict if the attack fails "
+            "without a defence, diverged, or was not tried without one.",
+        ),
+        (
+            "visible",
+            "Share of images that one can see: PSNR, SSIM or LPIPS is beyond its threshold, and better than "
+            f"the blind guess by {limits['psnr_margin']:g} dB, {limits['ssim_margin']:g} or "
+            f"{limits['lpips_margin']:g}. PSNR counts only from an SSIM of {limits['structure']:g} on.",
+        ),
+        (
+            "identifiable",
+            "Share of images that are visible, or whose reconstruction singles them out among all "
+            "candidates.",
+        ),
         ("PSNR", f"Similarity of the pixels; higher reveals more, {visible} from {limits['psnr']:g} dB."),
         ("SSIM", f"Similarity of the structure; higher reveals more, {visible} from {limits['ssim']:g}."),
         ("LPIPS", f"Perceptual distance; lower reveals more, {visible} up to {limits['lpips']:g}."),
@@ -217,22 +234,5 @@ def column_definitions(results: Sequence[AuditResult]) -> list[tuple[str, str]]:
             "blind guess",
             "The best of three guesses that use no gradient: grey, the mean of public images, and the "
             "image's own mean colour; chosen for PSNR, SSIM and LPIPS separately, otherwise by PSNR.",
-        ),
-        (
-            "visible",
-            "Share of images that one can see: PSNR, SSIM or LPIPS is beyond its threshold, and better than "
-            f"the blind guess by {limits['psnr_margin']:g} dB, {limits['ssim_margin']:g} or "
-            f"{limits['lpips_margin']:g}. PSNR counts only from an SSIM of {limits['structure']:g} on.",
-        ),
-        (
-            "identifiable",
-            "Share of images that are visible, or whose reconstruction singles them out among all "
-            "candidates.",
-        ),
-        (
-            "verdict",
-            f"Visible if at least {100 * limits['visible_share']:g} % of the images are; identifiable if "
-            "images are identifiable beyond chance; otherwise neither. No verdict if the attack fails "
-            "without a defence, diverged, or was not tried without one.",
         ),
     ]

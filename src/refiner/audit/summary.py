@@ -26,7 +26,8 @@ def main_sentences(results: Sequence[AuditResult]) -> list[str]:
         strongest = min(results, key=_strength)
         if strongest.control is not None:
             sentences.append(_control_sentence(strongest, strongest.control))
-    for name, audits in defenses.items():
+    # First what the attack does without a defence.
+    for name, audits in sorted(defenses.items(), key=lambda item: item[1][0].defense != "none"):
         strongest = min(audits, key=_strength)
         sentences.append(_sentence(name, strongest, several))
     return sentences
