@@ -30,7 +30,7 @@ def test_resume_accepts_a_str_or_a_path(task: Task, sample: Sample, tmp_path: Pa
 
     path = tmp_path / "x.st"
     first = run(str(path))
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["x.st", "x.tuning.st"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["x.st", "x.tuning1.st"]
     again = run(path)
     assert not first.seconds.resumed and again.seconds.resumed and again.means == first.means
     with pytest.raises(SettingError, match="resume = 5: expected the path of a file or None"):
