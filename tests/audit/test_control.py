@@ -217,6 +217,17 @@ def test_audits_in_a_folder_share_one_control(
     assert results[0].control == results[2].control
 
 
+def test_estimate_from_robust_data_does_not_change_the_control(
+    task: Task, victims: tuple[torch.Tensor, torch.Tensor]
+) -> None:
+    defended, undefended, plain = (
+        Plan.of(task, *victims, defense=d, attack=QUICK, metrics=(), from_robust=r)
+        for d, r in (("refiner", True), ("none", True), ("none", False))
+    )
+    assert defended.robust_estimation is not None and defended.control().stem == plain.stem
+    assert undefended.stem == plain.stem
+
+
 def test_control_is_added_to_results_that_lack_it(
     task: Task, victims: tuple[torch.Tensor, torch.Tensor], tmp_path: Path
 ) -> None:

@@ -142,6 +142,9 @@ class Plan:
         estimation = from_robust if isinstance(from_robust, RobustEstimation) else None
         if estimation is None and checks.flag("from_robust", from_robust):
             estimation = RobustEstimation.for_device(x.device)
+        if isinstance(defender, NoDefense):
+            # It makes no robust data. So an undefended plan is the control of defended ones.
+            estimation = None
         learns = attacker.learns_from_public_images(task) or estimation is not None
         images = choose_attacker_images(task, original, attacker, pool) if learns else None
         return cls(
@@ -165,7 +168,14 @@ class Plan:
         """Return the same attack on the same victims without a defence; the plan itself if it has none."""
         if isinstance(self.defense, NoDefense):
             return self
-        return replace(self, defense_name=NoDefense.name, defense=NoDefense())
+        learns = self.attack.learns_from_public_images(self.task)
+        return replace(
+            self,
+            defense_name=NoDefense.name,
+            defense=NoDefense(),
+            attacker_images=self.attacker_images if learns else None,
+            robust_estimation=None,
+        )
 
     @property
     def stem(self) -> str:
