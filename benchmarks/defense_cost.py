@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         plain_ms = median_ms(lambda replay=replay, plain=plain, x=x: replay("plain", plain, [x]), device)
         defenses: dict[str, Defense] = {name: make_defense(text) for name, text in DEFENSES.items()}
-        defenses |= {"refiner": Refiner(), "refiner, warm": Refiner(warm_start=True)}
+        defenses |= {"refiner": Refiner(error_feedback=False), "refiner, never": Refiner(search="never")}
         for name, defense in defenses.items():
             if options.only and name not in options.only:
                 continue

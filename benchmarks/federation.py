@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--models", nargs="+", default=["lenet"], choices=MODELS)
     parser.add_argument("--clients", type=int, nargs="+", default=[10])
-    parser.add_argument("--defenses", nargs="+", default=["none", "refiner", "refiner:warm_start=true"])
+    parser.add_argument("--defenses", nargs="+", default=["none", "refiner", "refiner:search=never"])
     parser.add_argument("--local-steps", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--out", type=Path)

@@ -53,14 +53,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     images, labels = cifar10.images, cifar10.labels
     torch.manual_seed(0)
     task = Task(make_model("lenet"), example=pixels(images[:2], "cpu"))
-    # With the default start D is 1 already, so β would only cost time.
     defenses = {
-        "default": Refiner(beta=0.0),
-        "default, α 1.8": Refiner(alpha=1.8, beta=0.0),
+        "default": Refiner(),
+        "white": Refiner(start="centred", alpha=2.2),
         "paper, no ε": Refiner.paper(epsilon=None),
     }
     for name, defense in defenses.items():
-        start_only = replace(defense, iterations=0, floor=0.0)
+        start_only = replace(defense, iterations=0)
         public = pixels(images[: options.fit], "cpu")
         robust_public = start_only.protection(
             task, public[:, None], labels[: options.fit, None], seed=1

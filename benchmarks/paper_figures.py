@@ -37,9 +37,7 @@ READINGS = {
     "relative UM, step 0.1": replace(PAPER, relative=True, step=0.1),
     "descent 3": replace(PAPER, step=3.0),
     "descent 10": replace(PAPER, step=10.0),
-    "signed 0.02, relative": replace(PAPER, solver="signed", step=0.02, relative=True),
-    "Adam 0.05, relative": replace(PAPER, solver="adam", step=0.05, relative=True),
-    "conjugate, relative": replace(PAPER, solver="conjugate", relative=True),
+    "L-BFGS, relative": replace(PAPER, solver="lbfgs", relative=True),
     "letter, α 0": replace(PAPER, alpha=0.0),
     "letter, α 0, descent 10": replace(PAPER, alpha=0.0, step=10.0),
     "letter, α 0, descent 10, ι 30": replace(PAPER, alpha=0.0, step=10.0, iterations=30),
@@ -103,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             record_row("readings", name, defense, single)
     if "convergence" in options.part:
         first_200 = single[0][:200], single[1][:200]
-        for name, defense in (("letter", PAPER), ("default, no floor", Refiner(floor=0.0))):
+        for name, defense in (("letter", PAPER), ("default", Refiner(search="always", error_feedback=False))):
             for iterations in (0, 1, 2, 3, 5, 7, 10, 15, 20, 30):
                 record_row(
                     "convergence",
@@ -127,8 +125,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             "τ 0.5": {"tau": 0.5},
             "with element weight": {"element_power": 1.0},
             "with ½ element weight": {"element_power": 0.5},
-            "β 0": {"beta": 0.0},
-            "β 1000": {"beta": 1000.0},
+            "no radius": {"radius": None},
             "UM off (no steps)": {"iterations": 0},
         }
         for name, change in changes.items():

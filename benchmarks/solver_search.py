@@ -34,9 +34,7 @@ from rows import append_rows
 
 TV = [1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0]
 LETTER = Refiner.paper(epsilon=None)
-# The start and noise of the paper with another solver; here β has an influence.
-BLEND = replace(LETTER, solver="secant", relative=True, element_power=0.0)
-STRAIGHT = Refiner(upload="straight", floor=0.43, memory_size=50_000)
+SEARCHED = Refiner(search="always", error_feedback=False)
 VARIANTS: dict[str, Defense] = {
     "none": NoDefense(),
     "paper, no ε": LETTER,
@@ -44,43 +42,17 @@ VARIANTS: dict[str, Defense] = {
     "paper, relative weights": replace(LETTER, relative=True),
     "paper, no element weight": replace(LETTER, element_power=0.0),
     "paper, step 10": replace(LETTER, step=10.0),
-    "paper, signed 0.02": replace(LETTER, relative=True, solver="signed", step=0.02),
-    "paper, Adam 0.05": replace(LETTER, relative=True, solver="adam", step=0.05),
-    "paper, secant": BLEND,
-    "paper, secant, β 0": replace(BLEND, beta=0.0),
-    "paper, secant, β 0.1": replace(BLEND, beta=0.1),
-    "paper, secant, β 10": replace(BLEND, beta=10.0),
+    "paper, L-BFGS": replace(LETTER, solver="lbfgs", relative=True, element_power=0.0),
+    "white": Refiner(start="centred", alpha=2.2),
+    "white, searched": replace(SEARCHED, start="centred", alpha=2.2),
     "default": Refiner(),
-    "default, warm": Refiner(warm_start=True, memory_size=50_000),
-    "default, ε 0.1": Refiner(epsilon=0.1),
-    "default, sample": Refiner(granularity="sample"),
-    "default, τ 1": Refiner(tau=1.0),
-    "default, β 0": Refiner(beta=0.0),
-    "default, no floor": Refiner(floor=0.0),
-    "default, element weight": Refiner(element_power=1.0),
-    "default, ½ element weight": Refiner(element_power=0.5),
-    "default, descent 1": Refiner(solver="descent"),
-    "default, Adam 0.05": Refiner(solver="adam", step=0.05),
-    "default, conjugate": Refiner(solver="conjugate"),
-    "default, α 1.8": Refiner(alpha=1.8),
-    "default, floor 0.3": Refiner(floor=0.3),
-    "default, floor 0.45": Refiner(floor=0.45),
-    "centred 3, floor 0.5": Refiner(alpha=3.0, floor=0.5),
-    "no steps": Refiner(iterations=0),
-    "no steps, fresh": Refiner(iterations=0),
-    "straight": STRAIGHT,
-    "straight, floor 0.36": replace(STRAIGHT, floor=0.36),
-    "straight, floor 0.4": replace(STRAIGHT, floor=0.4),
-    "straight, no steps": replace(STRAIGHT, iterations=0),
-    "straight, no steps, fresh": replace(STRAIGHT, iterations=0),
-    "straight, no steps, ε 0.1": replace(STRAIGHT, iterations=0, epsilon=0.1),
-    "straight 2.6, no steps, fresh": replace(STRAIGHT, alpha=2.6, iterations=0),
-    "straight 3.2, no steps": replace(STRAIGHT, alpha=3.2, iterations=0),
-    "blend 0.9, floor 0.2": Refiner(start="blend", alpha=0.9, floor=0.2),
-    "blend 1, floor 0.2": Refiner(start="blend", alpha=1.0, floor=0.2),
-    "blend 0.5, random sign": Refiner(
-        start="blend", alpha=0.5, floor=0.0, iterations=0, random_sign=True, granularity="sample"
-    ),
+    "default, never": Refiner(search="never"),
+    "default, no feedback": Refiner(error_feedback=False),
+    "default, searched": SEARCHED,
+    "default, searched, no radius": replace(SEARCHED, radius=None),
+    "default, α 2": Refiner(alpha=2.0),
+    "default, α 2.5": Refiner(alpha=2.5),
+    "default, fresh": Refiner(),
 }
 
 
@@ -111,9 +83,8 @@ def measure(task: Task, defense: Defense, x: Tensor, y: Tensor) -> dict[str, flo
         "least relative distance": float(relative.min()),
         "cosine": float(torch.cosine_similarity(upload, real).mean()),
     }
-    if not getattr(defense, "random_sign", False):
-        batch_gradient, _, batch_distance = distances(task, defense, x[None, :128, 0], y[None, :128, 0])
-        row["relative distance of a batch"] = float(batch_distance[0] / batch_gradient.norm())
+    batch_gradient, _, batch_distance = distances(task, defense, x[None, :128, 0], y[None, :128, 0])
+    row["relative distance of a batch"] = float(batch_distance[0] / batch_gradient.norm())
     robust = defense.protection(task, x, y, seed=0).robust
     if robust is not None:
         network = EvaluationNetwork.bundled(x.device)
@@ -166,7 +137,6 @@ def attack(
     values = torch.stack([psnr(images, truth[tune:, 0]) for images in reconstructions])
     return {
         n: {
-            "each": values[i],
             "PSNR": float(values[i].mean()),
             "PSNR ±95 %": float(1.96 * values[i].std() / victims**0.5),
             "TV": best[i],
@@ -175,11 +145,6 @@ def attack(
         }
         for i, n in enumerate(names)
     }
-
-
-def by_sign(each: Tensor, flipped: Tensor) -> dict[str, float]:
-    """PSNR of the victims whose error kept its sign, and of those whose error was flipped."""
-    return {"PSNR, kept": float(each[~flipped].mean()), "PSNR, turned": float(each[flipped].mean())}
 
 
 def attack_rows(
@@ -199,13 +164,7 @@ def attack_rows(
             observed[f"{name}, {count} uploads, one key"] = mean_upload(task, d, x, y, count, same_key=True)
     settings = {"tune": options.tune, "weights": options.weights, "steps": options.steps}
     for name, row in attack(task, observed, y, x, **settings).items():
-        each, defense, sign_scores = row.pop("each"), variants.get(name), {}
-        if isinstance(defense, Refiner) and defense.random_sign:
-            real = NoDefense().protect(task, x, y).flat()
-            unsigned = replace(defense, random_sign=False).protect(task, x, y, seed=1).flat()
-            flipped = ((observed[name] - real) * (unsigned - real)).sum(1) < 0
-            sign_scores = by_sign(each, flipped[options.tune :])
-        yield {"stage": "attack", "variant": name, "after": options.after, **row, **sign_scores}
+        yield {"stage": "attack", "variant": name, "after": options.after, **row}
 
 
 class FreshKeys:

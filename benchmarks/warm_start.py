@@ -12,6 +12,7 @@ total variation, without choosing one. Feeds the section on the warm start of do
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -23,6 +24,8 @@ from refiner.defenses import NoDefense, Refiner
 from refiner.metrics import psnr
 from refiner.models import make_model
 
+# White noise and a search for every batch: with these the warm start of the paper is possible.
+WHITE = Refiner(start="centred", alpha=2.2, search="always", error_feedback=False)
 SINGLE = 8
 
 
@@ -50,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     real = NoDefense().protect(task, *single).flat()
     uploads_by_case = {}
     for warm in (True, False):
-        client = Refiner(warm_start=warm, secret=bytes(32), memory_size=options.images)
+        client = replace(WHITE, warm_start=warm, secret=bytes(32), memory_size=options.images)
         state = client.init_state()
         generator = torch.Generator().manual_seed(options.seed)
         for passes in range(max(options.passes) + 1):

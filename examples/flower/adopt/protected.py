@@ -1,4 +1,4 @@
-"""The client of plain.py with Refiner; three lines differ."""
+"""The client of plain.py with Refiner; four lines differ."""
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -18,11 +18,12 @@ def train(message: Message, context: Context) -> Message:
     loss = torch.nn.functional.cross_entropy
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     count = 0
-    for x, y in batches(context):
-        optimizer.zero_grad()
-        refiner.backward(model, loss, x, y, defense)
-        optimizer.step()
-        count += len(y)
+    with refiner.federation.flower.defense_state(context, defense) as state:
+        for x, y in batches(context):
+            optimizer.zero_grad()
+            refiner.backward(model, loss, x, y, defense, state=state)
+            optimizer.step()
+            count += len(y)
     content = {
         "arrays": ArrayRecord(model.state_dict()),
         "metrics": MetricRecord({"num-examples": count}),

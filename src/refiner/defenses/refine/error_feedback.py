@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from refiner.defenses.state import DefenseState
+from refiner.errors import DataError
 
 
 class ErrorFeedback(DefenseState):
@@ -52,6 +53,9 @@ class ErrorFeedback(DefenseState):
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Replace the content by that of an earlier `state_dict()`."""
+        if tensors and tensors.keys() != {"clients", "residuals"}:
+            expected = "clients and residuals, the tensors of error feedback"
+            raise DataError(field="state", value=sorted(tensors), expected=expected)
         rows = zip(tensors["clients"].tolist(), tensors["residuals"].unbind(), strict=True) if tensors else ()
         with self._lock:
             self._by_client = dict(rows)

@@ -24,7 +24,7 @@ class RefinerSettings:
     refiner.errors.SettingError: tau = 2: expected a number in [0, 1]
     """
 
-    alpha: float = 2.5
+    alpha: float = 3.0
     """Blend factor α of the start; with "centred" the width of the noise and with "natural" its strength s,
     in standard deviations of natural images: both may exceed 1."""
     beta: float = 0.0

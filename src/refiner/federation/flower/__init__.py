@@ -11,7 +11,7 @@ try:
 except ImportError:
     raise RefinerError("Flower is not installed: pip install 'refiner-fl[flower]'") from None
 
-from refiner.federation.flower.client_secrets import secret
+from refiner.federation.flower.client_secrets import defense_state, secret
 from refiner.federation.flower.mod import defense_mod
 
-__all__ = ["defense_mod", "secret"]
+__all__ = ["defense_mod", "defense_state", "secret"]

@@ -6,7 +6,8 @@ starts a new process for every message, so state that must persist is stored the
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from flwr.app import Context
@@ -14,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from refiner.defenses import Defense, DefenseState
 from refiner.errors import DataError, SettingError
 from refiner.federation.secure.identity import Identity
 from refiner.files import file_error
@@ -74,6 +76,38 @@ def secret(context: Context) -> bytes:
     (32, True)
     """
     return load_secret(client_folder(context))
+
+
+@contextmanager
+def defense_state(context: Context, defense: Defense) -> Iterator[DefenseState]:
+    """What a defence remembers, for `refiner.backward(..., state=...)`: kept in the client's private folder.
+
+    It is read at the start of the block and saved at its end; an exception in between leaves it as it was.
+
+    Args:
+        context: The context that Flower passes to the client's functions.
+        defense: The defence.
+
+    Yields:
+        The state.
+
+    Raises:
+        SettingError: If the node's configuration names no folder.
+        DataError: If the folder is missing, or the stored state is damaged.
+
+    >>> import tempfile
+    >>> from flwr.app import RecordDict
+    >>> from refiner import Refiner
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     context = Context(1, 2, {"folder": folder}, RecordDict(), {})
+    ...     with defense_state(context, Refiner()) as state:
+    ...         type(state).__name__
+    'ErrorFeedback'
+    """
+    folder, state = client_folder(context), defense.init_state()
+    state.load_state_dict(load_defense_state(folder))
+    yield state
+    save_defense_state(folder, state.state_dict())
 
 
 def load_secret(folder: Path) -> bytes:
