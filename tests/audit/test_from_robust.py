@@ -14,7 +14,7 @@ from refiner.attacks.network_training import TrainingState
 from refiner.audit import AuditResult, Plan, audit, audit_all
 from refiner.audit.from_robust import RobustEstimation, estimate_from_robust
 from refiner.audit.result_records import FromRobust
-from refiner.core import Task
+from refiner.core import Task, flatten, gradients
 from refiner.data import load_sample
 from refiner.defenses import make_defense
 from refiner.errors import DataError, SettingError
@@ -26,13 +26,11 @@ Degrade = Callable[[Tensor, torch.Generator], Tensor]
 
 
 def simulator_of(degrade: Degrade, count: int = 300) -> Simulator:
-    """Robust data made by `degrade`, and uploads that contain them."""
+    """Robust data made by `degrade`, and their gradients."""
 
     def protect(x: Tensor, y: Tensor, seed: int) -> SimulatedUploads:
         robust = degrade(x, torch.Generator().manual_seed(seed))
-        uploads = torch.zeros(len(x), TASK.size)
-        uploads[:, : x[0].numel()] = robust.flatten(1)
-        return SimulatedUploads([uploads], robust)
+        return SimulatedUploads([flatten(gradients(TASK, robust, y))], robust)
 
     return Simulator(smooth_images(count, seed=1), torch.arange(count) % CLASSES, protect)
 
@@ -63,6 +61,7 @@ def test_weak_noise_is_removed_and_strong_noise_is_not() -> None:
     assert strong.top1 is not None and strong.likelihood_top1 is not None
     assert strong.likelihood_top1 > strong.top1
     assert weak.likelihood_top1_uploads == 1
+    assert strong.likelihood_top1_uploads is not None and strong.likelihood_top1_uploads > 0.3
 
 
 def test_nothing_is_reached_from_data_that_do_not_depend_on_the_images() -> None:

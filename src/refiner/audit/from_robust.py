@@ -18,17 +18,14 @@ from refiner.attacks.checkpoint import fingerprint
 from refiner.attacks.network_training import TrainingSettings, TrainingState
 from refiner.attacks.restoration import train_restorer
 from refiner.attacks.simulated_batches import derive_seed, draw_batches, simulate
-from refiner.attacks.upload_inputs import UploadInputs
 from refiner.audit.result_records import FromRobust
+from refiner.audit.upload_match import match_uploads
 from refiner.errors import DataError
-from refiner.metrics import identify, identify_by_likelihood, psnr
+from refiner.metrics import identify, psnr
 
 # One public image in so many is held out of the training.
 _HELD_OUT = 20
 _MIN_PUBLIC_IMAGES = 64
-# For the likelihood match of uploads: simulated uploads of each candidate, candidates, clients whose uploads
-# show the noise, and the number of inputs that uploads are projected to.
-_DRAWS, _CANDIDATES, _NOISY_CLIENTS, _INPUTS = 4, 1000, 1000, 16384
 # The likelihood match from robust data: images whose robust data show the noise.
 _NOISY_IMAGES = 4000
 
@@ -192,65 +189,6 @@ def _pairs(
     clean = simulator.images[chosen.to(simulator.images.device)].to(device).float()
     labels = simulator.labels[chosen.to(simulator.labels.device)].to(device)
     return _Pairs(torch.cat(robust), clean, labels, count)
-
-
-def match_uploads(
-    simulator: Simulator, observation: Observation, x: Tensor, y: Tensor, *, seed: int = 0
-) -> float:
-    """Return how often the likelihood of an upload is highest for its own image among known candidates.
-
-    The attacker has the candidates, simulates several uploads of each, and compares the victim's upload with
-    their mean, in the covariance that the deviations of other images' uploads have.
-
-    Args:
-        simulator: Public images, and the defence.
-        observation: The victims' uploads, of one image each.
-        x: The victims' images `[V, 1, C, H, W]`, which are among the candidates.
-        y: Their labels `[V, 1]`.
-        seed: Seed of the attacker's draws.
-
-    Returns:
-        The share of victims; by chance 1 / candidates.
-    """
-    generator = torch.Generator().manual_seed(derive_seed(seed, "likelihood", "images"))
-    shuffled = torch.randperm(len(simulator.images), generator=generator)
-    # No more than half of the public images become candidates, so that the others show the noise.
-    extra = shuffled[: min(max(0, _CANDIDATES - len(x)), len(shuffled) // 2)]
-    rest = shuffled[len(extra) :][:_NOISY_CLIENTS]
-    device = simulator.images.device
-    images = torch.cat([x[:, 0].to(simulator.images), simulator.images[extra.to(device)]])
-    labels = torch.cat([y[:, 0].to(simulator.labels), simulator.labels[extra.to(simulator.labels.device)]])
-    inputs = UploadInputs(observation.task, 1, 1, _INPUTS, derive_seed(seed, "likelihood", "projection"))
-    size = observation.task.size
-    public = Simulator(
-        simulator.images[rest.to(device)],
-        simulator.labels[rest.to(simulator.labels.device)],
-        simulator.protect,
-    )
-    draws = [
-        _inputs(public, inputs, size, derive_seed(seed, "likelihood", "public", n)) for n in range(_DRAWS + 1)
-    ]
-    residuals = draws[0] - torch.stack(draws[1:]).mean(0)
-    candidates = Simulator(images, labels, simulator.protect)
-    predicted = torch.stack(
-        [
-            _inputs(candidates, inputs, size, derive_seed(seed, "likelihood", "candidates", n))
-            for n in range(_DRAWS)
-        ]
-    ).mean(0)
-    return identify_by_likelihood(inputs([observation.gradient], y), predicted, residuals).top1
-
-
-def _inputs(simulator: Simulator, inputs: UploadInputs, values: int, seed: int) -> Tensor:
-    """One simulated upload of every image as inputs `[N, D]`; the first uploads set their scale."""
-    numbers, parts = torch.arange(len(simulator.images))[:, None], []
-    for rows, uploads in simulate(simulator, [numbers], seed, values):
-        # The inputs of one sample do not depend on its label.
-        labels = simulator.labels[rows, None]
-        if not inputs.is_fitted:
-            inputs.fit(uploads.gradients, labels)
-        parts.append(inputs(uploads.gradients, labels))
-    return torch.cat(parts)
 
 
 def _fingerprints(
