@@ -238,3 +238,13 @@ def test_a_pool_may_stay_on_the_cpu_in_half_precision(task: Task, sample: Sample
     x = sample.images[:2].double()
     chosen = choose_attacker_images(task, x, LINEAR, (public.images[:120].half(), public.labels[:120].int()))
     assert chosen.images.dtype == torch.float64 and chosen.labels.dtype == torch.long
+
+
+def test_simulated_clients_of_a_half_precision_model(sample: Sample) -> None:
+    x = torch.nn.functional.avg_pool2d(sample.images[:4], 4)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(192, 10)).bfloat16()
+    task = Task(model, example=x.bfloat16())
+    simulate = simulator(task, make_defense("none"), AttackerImages(x, sample.labels[:4], ""))
+    assert simulate is not None
+    uploaded = simulate.protect(x[:, None], sample.labels[:4, None], 0).gradients[0]
+    assert uploaded.shape == (4, 1930) and uploaded.dtype == torch.float32

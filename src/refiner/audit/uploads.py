@@ -85,9 +85,9 @@ def simulator(task: Task, defense: Defense, images: AttackerImages | None) -> Si
         return None
 
     def protect(x: Tensor, y: Tensor, seed: int) -> SimulatedUploads:
-        device = next(iter(task.parameters().values())).device
+        like = next(iter(task.parameters().values()))
         own_seed = SIMULATION + checks.integer("seed", seed, 0)
-        x, y = x.to(device), y.to(device)
+        x, y = x.to(like), y.to(like.device)
         robust, observation = uploads(task, defense, x, y, labels=False, seed=own_seed)
         return SimulatedUploads([observation.gradient], robust)
 
