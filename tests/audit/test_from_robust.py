@@ -8,12 +8,14 @@ import pytest
 import torch
 from tests.attacks.learning import CLASSES, small_task, smooth_images
 from torch import Tensor
+from typer.testing import CliRunner
 
 from refiner.attacks import InvertingGradients, Observation, SimulatedUploads, Simulator
 from refiner.attacks.network_training import TrainingState
 from refiner.audit import AuditResult, Plan, audit, audit_all
 from refiner.audit.from_robust import RobustEstimation, estimate_from_robust
 from refiner.audit.result_records import FromRobust
+from refiner.cli import app
 from refiner.core import Task, flatten, gradients
 from refiner.data import load_sample
 from refiner.defenses import make_defense
@@ -145,3 +147,17 @@ def test_an_audit_measures_it_for_defences_that_make_robust_data(tmp_path: Path)
     assert defended.settings["from robust"] == {"epochs": 1, "batch": 20, "lr": 3e-3, "width": 8, "draws": 1}
     with pytest.raises(SettingError, match="from_robust = 1: expected True or False"):
         audit(task, x, y, from_robust=1)  # type: ignore[arg-type]
+
+
+def test_the_command_prints_it_once_for_each_defence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RobustEstimation, "for_device", lambda device: replace(QUICK, epochs=1))
+    words = ["audit", "--out", str(tmp_path), "--defense", "refiner", "--attack", "inverting", "--attack"]
+    words += ["inverting:lr=0.2", "--iterations", "1", "--victims", "1", "--public-images", "64"]
+    result = CliRunner().invoke(app, [*words, "--from-robust", "--no-control"])
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.output.split())
+    assert text.count("from x*, the robust data themselves") == 1
+    assert "Wiener filter" in text and "% from x* and" in text
+    saved = [AuditResult.load(file) for file in tmp_path.glob("*.json")]
+    assert len(saved) == 2 and sum(audit.from_robust is not None for audit in saved) == 1
+    assert not list(tmp_path.glob("*.safetensors"))
