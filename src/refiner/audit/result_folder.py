@@ -8,10 +8,11 @@ from refiner import checks
 from refiner.attacks.checkpoint import read_attack_state
 from refiner.audit.control import as_control, conclude
 from refiner.audit.from_robust import robust_state_file
-from refiner.audit.plan import Plan, first_difference, settings_digest
+from refiner.audit.plan import Plan
 from refiner.audit.result import AuditResult
 from refiner.audit.result_records import Control
 from refiner.audit.run_audit import Progress, run_plan
+from refiner.audit.settings_identity import first_difference, settings_digest
 from refiner.audit.tune_attack import tuning_state_files
 from refiner.errors import DataError
 

@@ -15,11 +15,12 @@ from refiner.attacks import Attack, ThreatModel
 from refiner.attacks.base import resume_path
 from refiner.audit.control import as_control, conclude
 from refiner.audit.from_robust import RobustEstimation, estimate_from_robust, robust_state_file
-from refiner.audit.plan import Plan, first_difference, settings_digest
+from refiner.audit.plan import Plan
 from refiner.audit.result import AuditResult
 from refiner.audit.result_records import Control, Seconds
 from refiner.audit.scoring import label_recovery
 from refiner.audit.seeds import VICTIMS
+from refiner.audit.settings_identity import first_difference, settings_digest
 from refiner.audit.tune_attack import tune_attack
 from refiner.audit.tuning import Tuning
 from refiner.audit.uploads import simulator, uploads
