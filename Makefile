@@ -17,7 +17,7 @@ CODE := $(wildcard src tests tools benchmarks examples)
 .PHONY: demo test docs test-flower test-wheel test-kernels lint format clean
 
 demo: $(READY)
-	$(BIN)/refiner audit --victims 20 --iterations 400 --out out/demo \
+	$(BIN)/refiner audit --victims 20 --iterations 400 --attack inverting --attack linear --out out/demo \
 		$(addprefix --defense ,none refiner dp-gaussian gq pruning soteria)
 
 test: lint
