@@ -18,7 +18,7 @@ CODE := $(wildcard src tests tools benchmarks examples)
 
 demo: $(READY)
 	$(BIN)/refiner audit --victims 20 --iterations 400 --attack inverting --attack linear --out out/demo \
-		$(addprefix --defense ,none refiner dp-gaussian gq pruning soteria)
+		$(addprefix --defense ,none refiner dp-gaussian gq pruning soteria:sensitivity=estimated)
 
 test: lint
 	$(BIN)/pytest -n $(WORKERS)

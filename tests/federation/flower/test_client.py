@@ -12,10 +12,11 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.app.message import make_message
 from flwr.app.metadata import Metadata
+from safetensors.torch import save
 
-from refiner import Task
+from refiner import Refiner, Task
 from refiner.errors import DataError, SettingError
-from refiner.federation.flower import secret
+from refiner.federation.flower import defense_state, secret
 from refiner.federation.flower.client import ClientSettings, client_app
 from refiner.federation.flower.messages import TrainInstructions
 from refiner.federation.local import get_parameters
@@ -137,3 +138,18 @@ def test_without_flower_only_the_flower_engine_fails(engine: str, code: int, tmp
     assert completed.returncode == code
     if code:
         assert completed.stderr == "refiner: Flower is not installed: pip install 'refiner-fl[flower]'\n"
+
+
+def test_the_state_of_a_defence_is_kept_from_call_to_call(tmp_path: Path) -> None:
+    context, defense = context_of(tmp_path), Refiner()
+    with defense_state(context, defense) as state:
+        assert state.state_dict() == {}
+        state.load_state_dict({"clients": torch.tensor([0]), "residuals": torch.ones(1, 3)})
+    with pytest.raises(ValueError, match="stop"), defense_state(context, defense) as state:
+        state.load_state_dict({"clients": torch.tensor([0]), "residuals": torch.zeros(1, 3)})
+        raise ValueError("stop")
+    with defense_state(context, defense) as state:
+        assert torch.equal(state.state_dict()["residuals"], torch.ones(1, 3))
+    (tmp_path / "memory.safetensors").write_bytes(save({"ids": torch.tensor([0])}))
+    with pytest.raises(DataError, match="expected clients and residuals"), defense_state(context, defense):
+        pass
