@@ -35,11 +35,12 @@ def test_a_model_can_be_trained_with_backward(batch: tuple[torch.Tensor, torch.T
     torch.manual_seed(0)
     model, loss = refiner.LeNet(), nn.functional.cross_entropy
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
-    defense = refiner.Refiner(iterations=2)
+    defense = refiner.Refiner(search="always", radius=None)
+    state = defense.init_state()
     before = loss(model(batch[0]), batch[1]).item()
     for _ in range(5):
         optimizer.zero_grad()
-        refiner.backward(model, loss, *batch, defense)
+        refiner.backward(model, loss, *batch, defense, state=state)
         optimizer.step()
     assert loss(model(batch[0]), batch[1]).item() < before - 0.1
 

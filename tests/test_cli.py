@@ -83,7 +83,7 @@ def test_wrong_arguments_print_one_line(words: tuple[str, ...], message: str, tm
         (("data", "fetc"), "no such command 'fetc'. Did you mean 'fetch'? (data)"),
         (("defenses", "--x=1"), "no such option"),
         (("identity", "extra", "more", "most"), "got unexpected extra argument"),
-        (("nope",), "no such command 'nope' ()"),
+        (("unknown",), "no such command 'unknown' ()"),
         (("--nope",), "no such option"),
     ],
 )

@@ -30,7 +30,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_fitted_statistics_shape_the_noise_of_a_refiner(images: Path, tmp_path: Path) -> None:
     file = tmp_path / "grey.safetensors"
     code, output = run("fit", "--data", str(images), "--out", str(file))
-    assert (code, output) == (0, f"Statistics of 200 images: {file}".replace("\n", " "))
+    assert code == 0 and output.startswith("Statistics of 200 images:")
     assert NaturalNoise.load(file).shape == (1, 32, 32)
     x, y = torch.rand(2, 1, 32, 32), torch.tensor([0, 1])
     task = Task(LeNet(input_shape=(1, 32, 32)), example=x)

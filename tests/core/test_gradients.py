@@ -27,6 +27,7 @@ GROUPS = 8
 # ResNet sees one pixel here, so batch norm needs more samples; without it samples are independent.
 CASES: dict[str, tuple[str, int, dict[str, object]]] = {
     "lenet": ("lenet", 2, {"activation": "gelu"}),
+    "mlp": ("mlp", 2, {"activation": "gelu"}),
     "resnet10-group": ("resnet10", 2, {"activation": "tanh", "groups": GROUPS}),
     "resnet10-batch": ("resnet10", 6, {"activation": "gelu", "norm": "batch", "groups": GROUPS}),
     "resnet18": ("resnet18", 1, {"activation": "gelu", "groups": GROUPS}),

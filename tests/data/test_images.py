@@ -204,4 +204,4 @@ def test_random_bytes_never_crash(tmp_path: Path) -> None:
 
 def test_the_record_of_the_sample_is_plain_json() -> None:
     file = Path(__file__).parents[2] / "src" / "refiner" / "assets" / "sample.json"
-    assert set(json.loads(file.read_text())) == {"source", "class_names", "labels", "indices"}
+    assert set(json.loads(file.read_text())) == {"source", "class_names", "labels", "indices", "columns"}

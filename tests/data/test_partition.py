@@ -21,7 +21,7 @@ def check_partition(parts: list[Tensor], samples: int, clients: int) -> None:
     assert torch.equal(torch.cat(parts).sort().values, torch.arange(samples))
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(labels=label_tensors, clients=st.integers(1, 40), seed=st.integers(0, 2**32 - 1))
 def test_iid(labels: Tensor, clients: int, seed: int) -> None:
     assume(clients <= len(labels))
@@ -32,7 +32,7 @@ def test_iid(labels: Tensor, clients: int, seed: int) -> None:
     assert all(map(torch.equal, parts, iid(labels, clients, seed)))
 
 
-@settings(max_examples=200)
+@settings(max_examples=60)
 @given(
     labels=label_tensors,
     clients=st.integers(1, 10),

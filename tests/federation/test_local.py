@@ -78,7 +78,7 @@ def test_more_clients_than_the_limit_are_computed_in_several_calls(monkeypatch: 
 
 def test_the_next_batch_is_loaded_ahead_if_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = FederatedSettings(rounds=3, clients=2, batch=2)
-    defense = Refiner(iterations=4, search="always")
+    defense = Refiner(iterations=2, search="always")
 
     def mean_updates(load: Callable[..., Any] | None = None) -> tuple[list[torch.Tensor], list[int]]:
         clients = LocalClients.seeded(

@@ -95,7 +95,7 @@ def test_training_equals_a_plain_pytorch_loop(sizes: tuple[int, ...], settings: 
     assert accuracy(task, TEST) == pytest.approx(float(correct), abs=0.03)
 
 
-DEFENSES: dict[str, Defense] = {"none": NoDefense(), "refiner": Refiner(iterations=4, search="always")}
+DEFENSES: dict[str, Defense] = {"none": NoDefense(), "refiner": Refiner(iterations=2, search="always")}
 SETTINGS = FederatedSettings(rounds=9, clients=2, batch=4, lr=0.05)
 
 

@@ -161,8 +161,8 @@ class Refiner(RefinerSettings, Defense):
         x + s·n is a Gaussian mechanism in the metric in which the noise is white. Since n is kept, this holds
         for any number of uploads of an image together, whatever models they were made with.
 
-        >>> Refiner(search="never").guarantee()
-        'all uploads of an image together are a Gaussian mechanism: two images at a distance d in the ...'
+        >>> print(Refiner(search="never").guarantee())
+        all uploads of an image together are a Gaussian mechanism: two images at a distance d in the ...
         """
         if not self.has_guarantee:
             return "none: the protection is measured, not proven"

@@ -13,11 +13,11 @@ def code_lines(name: str) -> list[str]:
     return [line.strip() for line in code.splitlines() if line.strip()]
 
 
-def test_the_protected_client_differs_in_three_lines() -> None:
+def test_the_protected_client_differs_in_four_lines() -> None:
     plain, protected = code_lines("plain"), code_lines("protected")
-    assert len(set(protected) - set(plain)) == 3
+    assert len(set(protected) - set(plain)) == 4
     assert len(set(plain) - set(protected)) == 1
-    assert len(protected) == len(plain) + 2
+    assert len(protected) == len(plain) + 3
 
 
 def test_the_training_app_is_the_one_that_the_command_submits() -> None:

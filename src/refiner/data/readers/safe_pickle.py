@@ -5,6 +5,7 @@ No container is printed, hashed or iterated over: a few bytes can make one of 2â
 """
 
 import pickletools
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -79,10 +80,13 @@ def read_pickled_batch(content: bytes, name: str) -> Mapping[str, Any]:
     """
     interpreter = _Interpreter(name)
     try:
-        for step, (opcode, argument, _) in enumerate(pickletools.genops(content)):
-            if step >= _MAX_STEPS:
-                raise interpreter.error(f"more than {_MAX_STEPS:,} steps")
-            interpreter.execute(opcode.name, argument)
+        with warnings.catch_warnings():
+            # A text with a doubtful escape sequence is no more than a wrong text.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            for step, (opcode, argument, _) in enumerate(pickletools.genops(content)):
+                if step >= _MAX_STEPS:
+                    raise interpreter.error(f"more than {_MAX_STEPS:,} steps")
+                interpreter.execute(opcode.name, argument)
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeError) as error:
         if isinstance(error, DataError):
             raise
