@@ -2,6 +2,7 @@
 # make demo         audit six defences on bundled images; report in out/demo
 # make test         lint, import contracts, types and tests
 # make docs         run the code of the documentation and build its site, in out/docs
+# make test-processes the tests that start and kill other processes of the library
 # make test-flower  the tests that start a SuperLink and SuperNodes on loopback; minutes
 # make test-wheel   build the wheel, install it into an empty environment, run an audit with it
 # make test-kernels the Triton kernels without a GPU, in Triton's interpreter
@@ -14,7 +15,7 @@ READY := .venv/.ready-$(shell cat requirements.lock pyproject.toml | cksum | cut
 CODE := $(wildcard src tests tools benchmarks examples)
 
 .DEFAULT_GOAL := test
-.PHONY: demo test docs test-flower test-wheel test-kernels lint format clean
+.PHONY: demo test docs test-processes test-flower test-wheel test-kernels lint format clean
 
 demo: $(READY)
 	$(BIN)/refiner audit --victims 20 --iterations 400 --attack inverting --attack linear --out out/demo \
@@ -28,6 +29,9 @@ docs: $(READY)
 	$(BIN)/pytest -n $(WORKERS) -q -m documentation tests/test_documentation.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "open out/docs/index.html"
+
+test-processes: $(READY)
+	$(BIN)/pytest -n $(WORKERS) -q -m processes tests
 
 # One after the other: each deployment has as many processes as the cores can bear.
 test-flower: $(READY)

@@ -107,6 +107,7 @@ def test_version_is_printed() -> None:
     assert run("--version").stdout.strip() == f"refiner {__version__}"
 
 
+@pytest.mark.processes
 def test_error_in_a_separate_process(tmp_path: Path) -> None:
     """The exit code is 2 and the error is the only output, whatever imports may print."""
     words = ("refine", "--data", "absent.png", "--out", str(tmp_path))

@@ -222,6 +222,7 @@ def test_errors_of_the_library_keep_their_traceback(monkeypatch: pytest.MonkeyPa
     assert isinstance(result.exception, RuntimeError)
 
 
+@pytest.mark.processes
 @pytest.mark.usefixtures("installed")
 def test_the_command_line_loads_plugins_only_when_needed(tmp_path: Path) -> None:
     (tmp_path / "third_party.py").write_text("print('loaded')\n")

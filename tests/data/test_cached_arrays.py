@@ -213,6 +213,7 @@ write_to_cache(CacheRecord("cifar10", "here", 10, {}), {"train": split}, 4)
 """
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL there")
 def test_a_killed_process_leaves_nothing_that_looks_finished() -> None:
     done = subprocess.run([sys.executable, "-c", KILLED], env={**os.environ}, check=False)

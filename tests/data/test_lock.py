@@ -19,6 +19,7 @@ with exclusive_lock(Path(sys.argv[1]), "cifar10"):
 """
 
 
+@pytest.mark.processes
 def test_a_second_process_is_rejected_until_the_first_ends(tmp_path: Path) -> None:
     file = tmp_path / "deep" / ".lock"
     command = [sys.executable, "-c", HOLD_SCRIPT, str(file)]

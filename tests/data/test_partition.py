@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -21,7 +21,7 @@ def check_partition(parts: list[Tensor], samples: int, clients: int) -> None:
     assert torch.equal(torch.cat(parts).sort().values, torch.arange(samples))
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much])
 @given(labels=label_tensors, clients=st.integers(1, 40), seed=st.integers(0, 2**32 - 1))
 def test_iid(labels: Tensor, clients: int, seed: int) -> None:
     assume(clients <= len(labels))

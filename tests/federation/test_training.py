@@ -173,6 +173,7 @@ run(new_task(), "refiner", checkpoints=CheckpointConfig(Path({out!r}), every=2),
 """
 
 
+@pytest.mark.processes
 def test_a_killed_training_resumes_to_the_same_bits(uninterrupted: Uninterrupted, tmp_path: Path) -> None:
     code = KILLED.format(tests=str(Path(__file__).parent), out=str(tmp_path), threads=torch.get_num_threads())
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

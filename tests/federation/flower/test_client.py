@@ -130,6 +130,7 @@ def test_wrong_client_settings_raise() -> None:
 WITHOUT_FLOWER = "import sys; sys.modules['flwr'] = None; from refiner.cli import app; app({arguments!r})"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("engine", "code"), [("local", 0), ("flower", 2)])
 def test_without_flower_only_the_flower_engine_fails(engine: str, code: int, tmp_path: Path) -> None:
     arguments = ["train", "--rounds", "1", "--clients", "2", "--batch", "4", "--out", str(tmp_path / "out")]
