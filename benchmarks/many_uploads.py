@@ -1,25 +1,29 @@
 """Leakage of many uploads of the same images during a training.
 
     python benchmarks/many_uploads.py --data FOLDER --out FOLDER [--uploads 1 10 30] [--apart 39]
+        [--attacks inverting linear learned]
 
 LeNet on CIFAR-10 is trained undefended, ten clients × 128. Every `--apart` rounds (39 are one pass over the
 data; 0 leaves the model unchanged) each victim uploads its gradient through the same defence, which keeps
-its state. InvertingGrad matches all uploads of a victim at once, with labels known; its weight of total
-variation and learning rate are chosen for each row on eight other images. Victims are training images from
-40,000 on, tuning images from 41,000 on. Feeds docs/results/uploads.jsonl, which docs/results/federation.md
-shows.
+its state. An attack uses all uploads of a victim at once, with labels known: InvertingGrad matches all of
+them, with a weight of total variation and a learning rate that are chosen for each row on eight other images;
+attackers who learn take them as one input, and learn from images 0 to `--pool`. Victims are training images
+from 40,000 on, tuning images from 41,000 on. Feeds docs/results/uploads.jsonl, which
+docs/results/federation.md shows.
 """
 
 import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from refiner.attacks import InvertingGradients, Observation, Sweep, ThreatModel
+from refiner.attacks import InvertingGradients, Observation, Reconstruction, Sweep, ThreatModel, make_attack
+from refiner.attacks.simulation import SimulatedUploads, Simulator
 from refiner.audit import Tuning
 from refiner.core import Task
 from refiner.data import load_data
@@ -27,13 +31,14 @@ from refiner.defenses import Defense, NoDefense, make_defense
 from refiner.federation import FedAvg, FederatedSettings, Schedule
 from refiner.federation.local import LocalClients, get_parameters, set_parameters
 from refiner.federation.schedule import derive_seed
-from refiner.metrics import psnr
+from refiner.metrics import identify, psnr
 from refiner.models import make_model
 from rows import append_rows
 
 DEFENSES = ("refiner", "dp-gaussian:magnitude=1e-2,clip=none", "dp-gaussian:magnitude=1e-1,clip=none")
 LABELS_KNOWN = ThreatModel(labels=True)
 TUNING_IMAGES = 8
+FIRST_VICTIM, FIRST_TUNING = 40_000, 41_000
 
 
 def model_states(
@@ -71,6 +76,35 @@ def uploads(
     return observations
 
 
+def simulator(
+    task: Task, defense: Defense, models: list[Tensor], images: Tensor, labels: Tensor
+) -> Simulator:
+    """The defence on public images: an upload at every state of the model, another secret each time."""
+
+    def protect(x: Tensor, y: Tensor, seed: int) -> SimulatedUploads:
+        observations = uploads(task, defense, models, x, y, derive_seed(seed, "attacker"))
+        return SimulatedUploads([observation.gradient for observation in observations], None)
+
+    return Simulator(images, labels, protect)
+
+
+def invert(
+    attack: InvertingGradients,
+    observations: list[Observation],
+    tuning: list[Observation],
+    truth: Tensor,
+    seed: int,
+) -> tuple[Reconstruction, dict[str, float]]:
+    """The reconstruction with the settings that suit the tuning images best, and these settings."""
+    y = tuning[0].labels
+    assert y is not None
+    points = Tuning(truth, y, total_variation=(1e-2, 1e-1, 3e-1, 1.0), lr=(0.03,), iterations=()).grid(attack)
+    trials = Sweep(attack, points).reconstruct(tuning, threat=LABELS_KNOWN, seed=seed)
+    scores = [psnr(chunk[:, 0], truth[:, 0]).mean() for chunk in trials.x.split(len(truth))]
+    best = points[int(torch.stack(scores).argmax())]
+    return replace(attack, **best).reconstruct(observations, threat=LABELS_KNOWN, seed=seed), best
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -78,12 +112,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--defenses", nargs="+", default=DEFENSES)
+    parser.add_argument("--attacks", nargs="+", default=["inverting", "linear", "learned"])
     parser.add_argument("--uploads", type=int, nargs="+", default=[1, 10, 30])
     parser.add_argument("--apart", type=int, default=39)
     parser.add_argument("--victims", type=int, default=32)
+    parser.add_argument("--pool", type=int, default=20_000, help="public images, at most 40,000")
     parser.add_argument("--iterations", type=int, default=1500)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
+    if options.pool > FIRST_VICTIM:
+        parser.error(f"--pool {options.pool}: images from {FIRST_VICTIM} on are victims")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.backends.cudnn.benchmark = True
     options.out.mkdir(parents=True, exist_ok=True)
@@ -94,45 +132,41 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows = slice(first, first + count)
         return images[rows, None].to(device).float().div(255), labels[rows, None].to(device)
 
-    x, y = take(40_000, options.victims)
-    tuning_x, tuning_y = take(41_000, TUNING_IMAGES)
+    x, y = take(FIRST_VICTIM, options.victims)
+    tuning_x, tuning_y = take(FIRST_TUNING, TUNING_IMAGES)
+    public = images[: options.pool].to(device).float().div(255), labels[: options.pool].to(device)
     torch.manual_seed(options.seed)
     task = Task(make_model("lenet").to(device), example=x[0])
     models = model_states(task, images, labels, max(options.uploads), options.apart, options.seed)
-    attack = InvertingGradients(iterations=options.iterations)
-    points = Tuning(tuning_x, tuning_y, total_variation=(1e-2, 1e-1, 3e-1, 1.0), lr=(0.03,)).grid(attack)
-    for name in options.defenses:
-        observations, tuning_observations = (
-            uploads(task, make_defense(name), models, *pair, seed)
-            for pair, seed in (((x, y), options.seed), ((tuning_x, tuning_y), options.seed + 1))
-        )
-        for count in options.uploads:
-            tuning_reconstruction = Sweep(attack, points).reconstruct(
-                tuning_observations[:count], threat=LABELS_KNOWN, seed=options.seed
+    for name, count, attack in product(options.defenses, options.uploads, options.attacks):
+        defense, states = make_defense(name), models[:count]
+        observations = uploads(task, defense, states, x, y, options.seed)
+        chosen: dict[str, float] = {}
+        if attack == "inverting":
+            inverting = InvertingGradients(iterations=options.iterations)
+            tuning = uploads(task, defense, states, tuning_x, tuning_y, options.seed + 1)
+            result, chosen = invert(inverting, observations, tuning, tuning_x, options.seed)
+        else:
+            simulate = simulator(task, defense, states, *public)
+            result = make_attack(attack).reconstruct(
+                observations, threat=LABELS_KNOWN, seed=options.seed, simulator=simulate
             )
-            scores = [
-                psnr(chunk[:, 0], tuning_x[:, 0]).mean()
-                for chunk in tuning_reconstruction.x.split(TUNING_IMAGES)
-            ]
-            best = points[int(torch.stack(scores).argmax())]
-            reconstruction = replace(attack, **best).reconstruct(
-                observations[:count], threat=LABELS_KNOWN, seed=options.seed
-            )
-            victim_psnr = psnr(reconstruction.x[:, 0], x[:, 0])
-            row = {
-                "defense": name,
-                "uploads": count,
-                "apart": options.apart,
-                "victims": len(x),
-                "PSNR": round(float(victim_psnr.mean()), 2),
-                "±": round(1.96 * float(victim_psnr.std()) / len(victim_psnr) ** 0.5, 2),
-                "iterations": options.iterations,
-                **best,
-                "seconds": round(reconstruction.seconds + tuning_reconstruction.seconds, 1),
-                "seed": options.seed,
-            }
-            print(json.dumps(row), flush=True)
-            append_rows(options.out / "uploads.jsonl", [row])
+        victim_psnr = psnr(result.x[:, 0], x[:, 0])
+        row = {
+            "defense": name,
+            "attack": attack,
+            "uploads": count,
+            "apart": options.apart,
+            "victims": len(x),
+            "PSNR": round(float(victim_psnr.mean()), 2),
+            "±": round(1.96 * float(victim_psnr.std()) / len(victim_psnr) ** 0.5, 2),
+            "top-1": identify(result.x[:, 0], x[:, 0]).top1,
+            **chosen,
+            "seconds": round(result.seconds, 1),
+            "seed": options.seed,
+        }
+        print(json.dumps(row), flush=True)
+        append_rows(options.out / "uploads.jsonl", [row])
 
 
 if __name__ == "__main__":
