@@ -31,7 +31,7 @@ CHROMIUM_FLAGS = [
     "--disable-sync",
 ]
 
-settings.register_profile("refiner", deadline=None, derandomize=True, max_examples=30)
+settings.register_profile("refiner", deadline=None, derandomize=True, max_examples=25)
 settings.load_profile("refiner")
 # Workers share the cores: more threads than cores is many times slower. So do the processes that they start.
 if "PYTEST_XDIST_WORKER" in os.environ:

@@ -114,7 +114,7 @@ def restoration_errors(degraded: Tensor, clean: Tensor, epochs: int) -> tuple[fl
 
 def test_a_restorer_learns_what_a_filter_can_not_and_is_no_worse_than_it() -> None:
     draws = torch.Generator().manual_seed(0)
-    clean = torch.rand(1000, 1, 8, 8, generator=draws)
+    clean = torch.rand(700, 1, 8, 8, generator=draws)
     # Black and white images: under noise a threshold finds them, which is not linear.
     binary = (clean > 0.5).float()
     noise = torch.randn(clean.shape, generator=draws)

@@ -213,9 +213,9 @@ def test_estimates_have_the_right_mean_and_standard_deviation() -> None:
     assert abs(float(ratios.mean()) - 1) < 0.01
     assert 0.25 < float(ratios.std(0).mean()) < 1.05 * (2 / 16) ** 0.5
     # In small chunks, which are faster for many probes.
-    estimate = estimated_norms(task, x, "head", probes=1024, noise=NoiseSource(seed=0), chunk=128)
+    estimate = estimated_norms(task, x, "head", probes=512, noise=NoiseSource(seed=0), chunk=128)
     ratios = estimate.square() / expected
-    assert float((ratios - 1).abs().mean()) < 0.05
+    assert float((ratios - 1).abs().mean()) < 0.07
 
 
 def test_probes_depend_on_the_seed_and_are_signs() -> None:
