@@ -315,7 +315,7 @@ def test_an_attacker_who_ignores_the_linear_layer(single: tuple[Tensor, Tensor])
     names = ("none", "soteria:variant=original", "soteria")
     seen = [Observation.of(task, make_defense(name).protect(task, x, y), labels=y) for name in names]
     three = replace(seen[0], gradient=torch.cat([s.gradient for s in seen]), labels=y.expand(3, 1))
-    muted = InvertingGradients(iterations=70, without="head")
+    muted = InvertingGradients(iterations=100, without="head")
     reconstruction = muted.reconstruct(three, threat=ThreatModel(labels=True)).x
     undefended, original, improved = psnr(reconstruction[:, 0], x[0].expand(3, -1, -1, -1)).tolist()
     colour = psnr(x[0].mean((-2, -1), keepdim=True).expand_as(x[0]), x[0]).item()
