@@ -16,5 +16,5 @@ def main(grid: Grid, context: Context) -> None:
     torch.manual_seed(0)
     strategy = FedAvg(fraction_evaluate=0.0)
     initial = ArrayRecord(Net().state_dict())
-    result = strategy.start(grid, initial, num_rounds=int(context.run_config["rounds"]), timeout=120)
+    result = strategy.start(grid, initial, num_rounds=int(context.run_config["rounds"]), timeout=300)
     save_file(dict(result.arrays.to_torch_state_dict()), str(context.run_config["out"]))

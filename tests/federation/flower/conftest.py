@@ -210,7 +210,7 @@ class DeploymentUnderTest:
         (app / "faulty_client.py").write_text(FAULTY_CLIENT.read_text())
         return self.deployment.submit(app)
 
-    def completed_log(self, run: str, last_file: Path, timeout: float = 120) -> str:
+    def completed_log(self, run: str, last_file: Path, timeout: float = 330) -> str:
         """The server log of a run, once it has completed; its app writes `last_file` at the end."""
         end = time.monotonic() + timeout
         while not last_file.exists() and time.monotonic() < end:
