@@ -331,6 +331,6 @@ def test_a_missing_statistics_file_is_one_line(task: Task, images: tuple[Tensor,
 def test_settings_of_an_update_name_the_defence_but_no_secret(
     task: Task, images: tuple[Tensor, Tensor]
 ) -> None:
-    names = """alpha beta privacy iterations tau epsilon epsilon_relative start white statistics search
+    names = """alpha beta privacy iterations tau epsilon epsilon_relative start white search
     min_search_batch radius error_feedback solver step element_power relative warm_start clamp input_range"""
     assert sorted(Refiner().protect(task, *images).settings) == sorted(names.split())

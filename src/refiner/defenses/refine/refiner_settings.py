@@ -44,7 +44,7 @@ class RefinerSettings:
     """"blend" as in the paper, "centred", or "natural": x + α·n with n shaped like natural images."""
     white: float = 0.0
     """With `start="natural"`: the standard deviation of white noise that is added, in units of the range."""
-    statistics: str | None = None
+    statistics: str | None = field(default=None, metadata=PRIVATE)
     """File with the statistics of the noise, from `refiner noise fit`; None for the bundled ones."""
     search: str = "batches"
     """When robust data are searched for towards the real gradient. "never": every upload is the gradient of
