@@ -115,8 +115,9 @@ def test_remote_clients_aggregate_securely_and_report_missing_nodes(
         monkeypatch.setattr(TaskIdentity, name, RUN)
     monkeypatch.setattr(server, "_POLL_SECONDS", 0.01)  # these nodes reply at once
     fed, summaries = federation(), []
-    config = RunConfig(str(tmp_path), clients=3, aggregation="secure", batch=64, lr=0.1, deadline=0.3)
-    settings = FederatedSettings(clients=3, batch=64, lr=0.1)
+    run: dict[str, Any] = {"clients": 3, "batch": 64, "lr": 0.1}
+    config = RunConfig(str(tmp_path), model="small", aggregation="secure", deadline=0.3, **run)
+    settings = FederatedSettings(**run)
     clients = RemoteClients(
         Grid(fed),  # type: ignore[arg-type]
         fed.task,
