@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tests.attacks.learning import CLASSES, small_task, smooth_images
@@ -117,11 +118,18 @@ def test_bad_input_raises() -> None:
             RobustEstimation(**{field: value})  # type: ignore[arg-type]
 
 
-def test_an_audit_measures_it_for_defences_that_make_robust_data(tmp_path: Path) -> None:
+def small_sample(count: int) -> tuple[Tensor, Tensor]:
+    """Images of the sample with 12×12 pixels, which metrics of the pixels need at least."""
     sample = load_sample()
-    x, y = sample.images[:3], sample.labels[:3]
+    images = torch.nn.functional.avg_pool2d(sample.images[:count, :, :24, :24], 2)
+    return images, sample.labels[:count]
+
+
+def test_an_audit_measures_it_for_defences_that_make_robust_data(tmp_path: Path) -> None:
+    images, labels = small_sample(64 + 3)
+    x, y = images[:3], labels[:3]
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10))
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(432, 10))
     task, settings = Task(model, example=x), replace(QUICK, epochs=1)
     plans = [
         Plan.of(
@@ -131,7 +139,7 @@ def test_an_audit_measures_it_for_defences_that_make_robust_data(tmp_path: Path)
             defense=defense,
             attack=InvertingGradients(iterations=1),
             metrics=["identification"],
-            pool=(sample.images[100:180], sample.labels[100:180]),
+            pool=(images[3:], labels[3:]),
             from_robust=settings,
         )
         for defense in ("none", make_defense("refiner:iterations=1"))
@@ -151,8 +159,12 @@ def test_an_audit_measures_it_for_defences_that_make_robust_data(tmp_path: Path)
 
 def test_the_command_prints_it_once_for_each_defence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RobustEstimation, "for_device", lambda device: replace(QUICK, epochs=1))
-    words = ["audit", "--out", str(tmp_path), "--defense", "refiner", "--attack", "inverting", "--attack"]
-    words += ["inverting:lr=0.2", "--iterations", "1", "--victims", "1", "--public-images", "64"]
+    images, labels = small_sample(64 + 1)
+    pixels = images.mul(255).byte().permute(0, 2, 3, 1).numpy()
+    np.savez(tmp_path / "small.npz", images=pixels, labels=labels.numpy())
+    words = ["audit", "--out", str(tmp_path), "--data", str(tmp_path / "small.npz"), "--model", "mlp"]
+    words += ["--defense", "refiner", "--attack", "inverting", "--attack", "inverting:lr=0.2"]
+    words += ["--iterations", "1", "--victims", "1", "--public-images", "64"]
     result = CliRunner().invoke(app, [*words, "--from-robust", "--no-control"])
     assert result.exit_code == 0, result.output
     text = " ".join(result.output.split())

@@ -22,7 +22,7 @@ from refiner.generator import Generator
 def plans(task: Task, sample: Sample) -> list[Plan]:
     x, y = sample.images[:2], sample.labels[:2]
     attack = replace(QUICK, iterations=4)
-    return [Plan.of(task, x, y, defense=name, attack=attack) for name in ("none", "refiner")]
+    return [Plan.of(task, x, y, defense=name, attack=attack, metrics=()) for name in ("none", "refiner")]
 
 
 def test_interrupted_audits_resume(plans: list[Plan], tmp_path: Path) -> None:
