@@ -20,9 +20,9 @@ from refiner.errors import DataError, SettingError
 from refiner.models import MODELS, LeNet, make_model, resnet
 
 V = 2
-# A quarter of the real widths, in groups of the same size: validating 21 million parameters takes seconds.
-WIDTHS = (16, 32, 64, 128)
-GROUPS = 8
+# A sixteenth of the real widths, in groups of the same size: validating 21 million parameters takes seconds.
+WIDTHS = (4, 8, 16, 32)
+GROUPS = 2
 # Smooth activations: finite differences across a kink of ReLU would be wrong themselves. The last stage of a
 # ResNet sees one pixel here, so batch norm needs more samples; without it samples are independent.
 CASES: dict[str, tuple[str, int, dict[str, object]]] = {
@@ -65,9 +65,24 @@ class Tied(nn.Module):
         return self.head(self.second(self.first(x).tanh()).tanh())
 
 
+class Normalised(nn.Module):
+    """A convolution, both norms of the ResNets, and a shortcut."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(2, 4, 3, stride=2, padding=1, bias=False)
+        self.batch, self.group = nn.BatchNorm2d(4), nn.GroupNorm(2, 4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.batch(self.conv(x)).tanh()
+        return self.head((hidden + self.group(hidden)).tanh().mean((2, 3)))
+
+
 OTHER_MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "transformer": (Transformer, (5, 4)),
     "tied": (Tied, (4,)),
+    "normalised": (Normalised, (2, 6, 6)),
 }
 
 
@@ -77,8 +92,8 @@ def victims(model: nn.Module, shape: tuple[int, ...], samples: int = 2) -> Case:
 
 
 ALL_MODELS = [*CASES, *OTHER_MODELS]
-# The deeper ResNets consist of the same modules as the first: one test of each order is enough.
-SMALL_MODELS = [name for name in ALL_MODELS if name not in ("resnet18", "resnet34")]
+# One test of each order is enough for ResNets: "normalised" consists of the same modules.
+SMALL_MODELS = [name for name in ALL_MODELS if not name.startswith("resnet")]
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +180,7 @@ def test_batched_gradients_equal_a_loop_with_other_activations(activation: str) 
     assert_equal_to_a_loop(*victims(LeNet(3, (3, 8, 8), activation=activation).double(), (3, 8, 8)))
 
 
-@pytest.mark.parametrize("case", ALL_MODELS, indirect=True)
+@pytest.mark.parametrize("case", [name for name in ALL_MODELS if name != "resnet18"], indirect=True)
 def test_second_derivatives_equal_finite_differences(case: Case) -> None:
     assert_second_order(*case)
 
@@ -226,7 +241,7 @@ def tasks() -> dict[torch.dtype, Task]:
     return {dtype: small_task(dtype) for dtype in TOLERANCE}
 
 
-@settings(max_examples=10)
+@settings(max_examples=4)
 @example(count=1, chunk=1, samples=1, seed=0)
 @example(count=7, chunk=3, samples=2, seed=0)
 @given(
