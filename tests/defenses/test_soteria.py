@@ -26,20 +26,25 @@ both = pytest.mark.parametrize("defense", [ORIGINAL, IMPROVED], ids=["original",
 
 @pytest.fixture(scope="module")
 def task() -> Task:
+    """LeNet with 192 features instead of 768: exact norms take a pass for each."""
     torch.manual_seed(0)
-    return Task(LeNet(), example=torch.rand(2, 3, 32, 32))
+    return Task(LeNet(input_shape=(3, 16, 16)), example=torch.rand(2, 3, 16, 16))
 
 
 @pytest.fixture(scope="module")
-def single() -> tuple[Tensor, Tensor]:
-    sample = load_sample()
-    return sample.images[:3, None], sample.labels[:3, None]
+def images() -> Tensor:
+    """The middle of six real images."""
+    return load_sample().images[:6, :, 8:24, 8:24]
 
 
 @pytest.fixture(scope="module")
-def batch() -> tuple[Tensor, Tensor]:
-    sample = load_sample()
-    return sample.images[:6].view(2, 3, 3, 32, 32), sample.labels[:6].view(2, 3)
+def single(images: Tensor) -> tuple[Tensor, Tensor]:
+    return images[:3, None], load_sample().labels[:3, None]
+
+
+@pytest.fixture(scope="module")
+def batch(images: Tensor) -> tuple[Tensor, Tensor]:
+    return images.view(2, 3, 3, 16, 16), load_sample().labels[:6].view(2, 3)
 
 
 def close(a: Tensor, b: Tensor, allowed: float = 1e-5) -> bool:
@@ -56,7 +61,7 @@ def test_pruned_columns_are_exactly_zero(
     r = layer_input(task, single[0], "head")[:, 0]
     norms = exact_norms(task, single[0], "head")[:, 0]
     for victim in range(3):
-        smallest = set((norms[victim] / r[victim].abs()).argsort()[: int(rate * 768)].tolist())
+        smallest = set((norms[victim] / r[victim].abs()).argsort()[: int(rate * 192)].tolist())
         assert set((weight[victim] == 0).all(0).nonzero().flatten().tolist()) == smallest
 
 
@@ -102,7 +107,7 @@ def test_every_sample_of_a_batch_has_its_own_mask(
     defense: Soteria, task: Task, batch: tuple[Tensor, Tensor]
 ) -> None:
     upload, mask = defense.protect(task, *batch).tensors, defense.feature_mask(task, batch[0])
-    assert mask.sum(-1).eq(384).all()
+    assert mask.sum(-1).eq(96).all()
     assert not torch.equal(mask[0, 0], mask[0, 1])
     for victim in range(2):
         expected = by_hand(task, batch[0][victim], batch[1][victim], mask[victim], defense.variant)
@@ -136,7 +141,7 @@ def test_an_estimate_is_the_same_in_every_upload_and_depends_on_a_seed(
 def test_an_estimate_prunes_almost_the_same_features(task: Task, single: tuple[Tensor, Tensor]) -> None:
     expected = Soteria().feature_mask(task, single[0])
     shares = []
-    for probes in (4, 64):
+    for probes in (4, 256):
         mask = Soteria(sensitivity="estimated", probes=probes).feature_mask(task, single[0])
         shares.append(float(((1 - mask) * (1 - expected)).sum() / (1 - expected).sum()))
     assert 0.8 < shares[0] < shares[1]
@@ -146,16 +151,15 @@ def test_an_estimate_prunes_almost_the_same_features(task: Task, single: tuple[T
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
-        ("resnet10", {}),
-        ("resnet10", {"norm": "batch"}),
-        ("vit", {"width": 16, "depth": 2, "heads": 2}),
+        ("resnet10", {"norm": "batch", "groups": 4}),
+        ("vit", {"width": 16, "depth": 1, "heads": 2}),
         ("lenet", {"activation": "relu"}),
     ],
 )
 def test_soteria_on_other_models(
     name: str, settings: dict[str, object], batch: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(resnet, "WIDTHS", (32, 32, 64, 64))
+    monkeypatch.setattr(resnet, "WIDTHS", (8, 8, 16, 16))
     torch.manual_seed(0)
     x, y = batch[0][:, :2, :, :8, :8], batch[1][:, :2]
     task = Task(make_model(name, input_shape=(3, 8, 8), **settings), example=x[0])
@@ -298,8 +302,8 @@ def test_name_settings_and_guarantee() -> None:
 
 
 def test_a_model_that_returns_nan_raises(single: tuple[Tensor, Tensor]) -> None:
-    model = LeNet()
-    task = Task(model, example=torch.rand(2, 3, 32, 32))
+    model = LeNet(input_shape=(3, 16, 16))
+    task = Task(model, example=torch.rand(2, 3, 16, 16))
     with torch.no_grad():
         model.head.bias[0] = torch.nan
     for defense in (ORIGINAL, IMPROVED):
@@ -307,11 +311,9 @@ def test_a_model_that_returns_nan_raises(single: tuple[Tensor, Tensor]) -> None:
             defense.protect(task, *single)
 
 
-def test_an_attacker_who_ignores_the_linear_layer(single: tuple[Tensor, Tensor]) -> None:
+def test_an_attacker_who_ignores_the_linear_layer(task: Task, single: tuple[Tensor, Tensor]) -> None:
     """Reconstructs from the original variant as from an undefended gradient, but not from the improved."""
-    x, y = single[0][:1, :, :, 8:24, 8:24], single[1][:1]
-    torch.manual_seed(0)
-    task = Task(make_model("lenet", input_shape=(3, 16, 16)), example=x[0])
+    x, y = single[0][:1], single[1][:1]
     names = ("none", "soteria:variant=original", "soteria")
     seen = [Observation.of(task, make_defense(name).protect(task, x, y), labels=y) for name in names]
     three = replace(seen[0], gradient=torch.cat([s.gradient for s in seen]), labels=y.expand(3, 1))
