@@ -20,7 +20,7 @@ from refiner.data import load_sample
 from refiner.defenses import NoDefense
 from refiner.models import LeNet
 
-SIDE = 16
+SIDE = 8
 ALL = ThreatModel(labels=False, statistics=True, generator=True)
 
 
@@ -41,10 +41,10 @@ class SmoothGenerator(torch.nn.Module):
 
 GENERATOR = SmoothGenerator()
 QUICK: dict[str, Attack] = {
-    "dlg": DLG(iterations=3),
-    "idlg": IDLG(iterations=3, restarts=2),
-    "inverting": InvertingGradients(iterations=120),
-    "gradinversion": GradInversion(iterations=120, total_variation=1e-5),
+    "dlg": DLG(iterations=2),
+    "idlg": IDLG(iterations=1, restarts=2),
+    "inverting": InvertingGradients(iterations=70),
+    "gradinversion": GradInversion(iterations=70, total_variation=1e-5),
     "ggl": GGL(iterations=80, generator=GENERATOR),
 }
 """Every attack by gradient matching."""
@@ -56,7 +56,7 @@ TESTED_ALONE = ("linear", "analytic", "learned", "denoiser")
 def victims() -> tuple[Tensor, Tensor]:
     """Three single images; the last one is an output of the generator."""
     sample = load_sample()
-    x = torch.nn.functional.avg_pool2d(sample.images[:3], 2)
+    x = torch.nn.functional.avg_pool2d(sample.images[:3], 4)
     with torch.no_grad():
         x[2] = GENERATOR(torch.linspace(-1, 1, 10)[None], sample.labels[2:3])[0]
     return x[:, None], sample.labels[:3, None]

@@ -144,7 +144,7 @@ def test_a_diverging_victim_does_not_affect_the_others(name: str, small_observat
     # Finite values whose squares overflow: the distance is infinite.
     gradient = small_observation.gradient.clone()
     gradient[1] = 3e38
-    attack = short(name, 20)
+    attack = short(name, 6)
     diverged = attack.reconstruct(
         replace(small_observation, gradient=gradient), threat=replace(ALL, labels=False)
     )
@@ -239,10 +239,10 @@ def test_a_generator_of_another_image_size_raises(task: object, observation: Obs
         latent = 3
 
         def __call__(self, z: Tensor, y: Tensor) -> Tensor:
-            return z.new_zeros(len(z), 3, 8, 8)
+            return z.new_zeros(len(z), 3, 4, 4)
 
     attack = replace(QUICK["ggl"], generator=Wrong())  # type: ignore[type-var]
-    with pytest.raises(DataError, match=r"makes images \[3, 8, 8\], the task takes \[3, 16, 16\]"):
+    with pytest.raises(DataError, match=r"makes images \[3, 4, 4\], the task takes \[3, 8, 8\]"):
         attack.reconstruct(observation, threat=ThreatModel(generator=True))
 
 
@@ -355,6 +355,6 @@ def test_small_gradients_are_matched_as_well(victims: tuple[Tensor, Tensor]) -> 
     for size in (1.0, 1e-4):
         task = Task(model, x[0], lambda out, y, size=size: size * torch.nn.functional.cross_entropy(out, y))
         observation = Observation.of(task, NoDefense().protect(task, x, y), labels=y)
-        result = make_attack("idlg:iterations=2").reconstruct(observation, threat=ThreatModel(labels=True))
+        result = make_attack("idlg:iterations=1").reconstruct(observation, threat=ThreatModel(labels=True))
         errors.append(float((result.x - x).square().mean()))
     assert max(errors) < 0.001

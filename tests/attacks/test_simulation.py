@@ -60,8 +60,8 @@ def test_no_simulator_is_one_line(observation: Observation) -> None:
     ("make", "message"),
     [
         (
-            lambda: (images(side=8), torch.zeros(120, dtype=torch.long)),
-            "public images = [3, 8, 8]: expected images of shape [3, 16, 16], the model's input",
+            lambda: (images(side=4), torch.zeros(120, dtype=torch.long)),
+            "public images = [3, 4, 4]: expected images of shape [3, 8, 8], the model's input",
         ),
         (
             lambda: (images(99), torch.zeros(99, dtype=torch.long)),
@@ -81,7 +81,7 @@ def test_no_simulator_is_one_line(observation: Observation) -> None:
         ),
         (
             lambda: (images().mul(torch.nan), torch.zeros(120, dtype=torch.long)),
-            "public images = float32 tensor of shape [120, 3, 16, 16]: expected finite floats",
+            "public images = float32 tensor of shape [120, 3, 8, 8]: expected finite floats",
         ),
         (
             lambda: (images(), torch.zeros(5)),
