@@ -11,6 +11,7 @@ from torch import nn
 import refiner
 from refiner.backward import _TASKS, _TASKS_PER_MODEL
 from refiner.data import load_sample
+from refiner.models import MLP
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_without_a_defence_backward_equals_loss_backward(batch: tuple[torch.Tens
 
 def test_a_model_can_be_trained_with_backward(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
     torch.manual_seed(0)
-    model, loss = refiner.LeNet(), nn.functional.cross_entropy
+    model, loss = MLP(hidden=8), nn.functional.cross_entropy
     optimizer = torch.optim.SGD(model.parameters(), lr=0.2)
     defense = refiner.Refiner(search="always", radius=None)
     state = defense.init_state()
@@ -46,7 +47,7 @@ def test_a_model_can_be_trained_with_backward(batch: tuple[torch.Tensor, torch.T
 
 
 def test_frozen_parameters_get_no_grad(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
-    model = refiner.LeNet()
+    model = MLP(hidden=8)
     model.body.requires_grad_(False)
     refiner.backward(model, nn.functional.cross_entropy, *batch, refiner.NoDefense())
     assert [name for name, p in model.named_parameters() if p.grad is not None] == [
@@ -151,7 +152,7 @@ def test_a_wrong_argument_raises_a_one_line_error_that_names_it(case: str) -> No
 def test_in_place_changes_of_a_grad_do_not_change_the_update(
     batch: tuple[torch.Tensor, torch.Tensor],
 ) -> None:
-    model, loss = refiner.LeNet(), nn.functional.cross_entropy
+    model, loss = MLP(hidden=8), nn.functional.cross_entropy
     for _ in range(2):
         update = refiner.backward(model, loss, *batch, refiner.NoDefense())
         before = update.flat().clone()
@@ -160,7 +161,7 @@ def test_in_place_changes_of_a_grad_do_not_change_the_update(
 
 
 def test_a_task_can_be_passed_in_place_of_model_and_loss(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
-    model, loss = refiner.LeNet(), nn.functional.cross_entropy
+    model, loss = MLP(hidden=8), nn.functional.cross_entropy
     task = refiner.Task(model, example=batch[0], loss=loss)
     by_model = refiner.backward(model, loss, *batch, refiner.NoDefense())
     expected = [p.grad for p in model.parameters()]
@@ -187,7 +188,7 @@ def test_a_state_is_passed_to_the_defence(batch: tuple[torch.Tensor, torch.Tenso
 def test_a_model_is_freed_when_the_caller_drops_it(
     defense: refiner.Defense, batch: tuple[torch.Tensor, torch.Tensor]
 ) -> None:
-    model = refiner.LeNet()
+    model = MLP(hidden=8)
     for _ in range(2):
         refiner.backward(model, nn.functional.cross_entropy, *batch, defense)
     reference = weakref.ref(model)
@@ -197,7 +198,7 @@ def test_a_model_is_freed_when_the_caller_drops_it(
 
 
 def test_a_model_is_validated_once_for_the_same_loss(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
-    model, loss = refiner.LeNet(), nn.functional.cross_entropy
+    model, loss = MLP(hidden=8), nn.functional.cross_entropy
     for _ in range(3):
         refiner.backward(model, loss, *batch, refiner.NoDefense())
     assert len(_TASKS[model]) == 1

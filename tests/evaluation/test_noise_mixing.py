@@ -47,7 +47,7 @@ def test_each_image_has_its_own_noise() -> None:
 
 
 def test_scores_are_seeded_and_lower_for_an_untrained_network() -> None:
-    images = load_sample().images[:5]
+    images = load_sample().images[:3]
     trained = score_noise_ratios(EvaluationNetwork.bundled(), images)
     assert trained == score_noise_ratios(EvaluationNetwork.bundled(), images, seed=0)
     assert trained != score_noise_ratios(EvaluationNetwork.bundled(), images, seed=1)
@@ -61,8 +61,8 @@ def test_scores_are_seeded_and_lower_for_an_untrained_network() -> None:
 
 @pytest.mark.parametrize("name", ["cifar10", "svhn", "cifar100", "path", "ham10000"])
 def test_predictions_on_datasets_not_used_for_training(data_dir: Callable[[str], Path], name: str) -> None:
-    images = load_data(name, "test", root=data_dir(name), limit=20).images
-    assert len(images) == 20
+    images = load_data(name, "test", root=data_dir(name), limit=8).images
+    assert len(images) == 8
     scores = score_noise_ratios(EvaluationNetwork.bundled(), images.float() / 255)
     assert scores.mean_absolute_error <= 0.03
     assert scores.rising_share >= 0.99

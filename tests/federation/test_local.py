@@ -12,7 +12,7 @@ from refiner.defenses import NoDefense, Refiner, make_defense
 from refiner.errors import DataError
 from refiner.federation import FederatedSettings, Schedule, local
 from refiner.federation.local import LocalClients
-from refiner.models import LeNet
+from refiner.models import MLP
 
 SAMPLE = load_sample()
 IMAGES, LABELS = SAMPLE.images.mul(255).round().byte(), SAMPLE.labels
@@ -20,7 +20,7 @@ IMAGES, LABELS = SAMPLE.images.mul(255).round().byte(), SAMPLE.labels
 
 def new_task() -> Task:
     torch.manual_seed(0)
-    return Task(LeNet(), example=SAMPLE.images[:1])
+    return Task(MLP(hidden=8), example=SAMPLE.images[:1])
 
 
 def indices_of(*sizes: int) -> list[torch.Tensor]:

@@ -6,12 +6,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from refiner.core import Task
@@ -29,7 +30,7 @@ from refiner.federation import (
 )
 from refiner.federation.local import get_parameters
 from refiner.federation.training import Curve
-from refiner.models import LeNet
+from refiner.models import MLP, LeNet
 
 SAMPLE = load_sample()
 IMAGES, LABELS = SAMPLE.images.mul(255).round().byte(), SAMPLE.labels
@@ -38,9 +39,12 @@ TEST = ImageDataset(IMAGES[160:], LABELS[160:], 10, "sample", "test")
 ONE_ROUND = FederatedSettings(rounds=1, clients=2, batch=4)
 
 
-def new_task() -> Task:
+small_model = partial(MLP, hidden=8)
+
+
+def new_task(model: Callable[[], nn.Module] = small_model) -> Task:
     torch.manual_seed(0)
-    return Task(LeNet(), example=SAMPLE.images[:1])
+    return Task(model(), example=SAMPLE.images[:1])
 
 
 def indices_of(*sizes: int) -> list[torch.Tensor]:
@@ -84,7 +88,7 @@ def plain_training(client_indices: list[torch.Tensor], settings: FederatedSettin
     ids=["all clients", "two of four", "small clients", "several local steps"],
 )
 def test_training_equals_a_plain_pytorch_loop(sizes: tuple[int, ...], settings: FederatedSettings) -> None:
-    task, client_indices = new_task(), indices_of(*sizes)
+    task, client_indices = new_task(LeNet), indices_of(*sizes)
     train(task, DATA, TEST, client_indices, settings, NoDefense())
     model = plain_training(client_indices, settings)
     expected = dict(model.named_parameters())

@@ -61,6 +61,14 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Losse
 Uninterrupted = tuple[Path, Losses]
 
 
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The checkpoint of a training that was stopped after its first epoch."""
+    out = tmp_path_factory.mktemp("stopped") / "g.safetensors"
+    run(TINY, out, stop_after=1)
+    return out.with_name("g.safetensors.part").read_bytes()
+
+
 def test_weights_and_samples_are_written_and_nothing_else(uninterrupted: Uninterrupted) -> None:
     out, losses = uninterrupted
     assert [epoch for epoch, _, _ in losses] == [1, 2, 3]
@@ -141,10 +149,9 @@ def test_another_seed_gives_other_losses(uninterrupted: Uninterrupted, tmp_path:
     assert run(replace(TINY, seed=1), tmp_path / "g.safetensors", stop_after=1) != uninterrupted[1][:1]
 
 
-def test_a_checkpoint_of_other_settings_or_data_raises(tmp_path: Path) -> None:
+def test_a_checkpoint_of_other_settings_or_data_raises(stopped: bytes, tmp_path: Path) -> None:
     out, part = tmp_path / "g.safetensors", tmp_path / "g.safetensors.part"
-    run(TINY, out, stop_after=1)
-    content = part.read_bytes()
+    part.write_bytes(stopped)
     message = f"checkpoint = {str(part)!r}: made with another {{}}; delete it to start anew"
     for changed in ({"seed": 6}, {"width": 5}, {"batch": 5, "augment": False}):
         with pytest.raises(DataError) as caught:
@@ -154,7 +161,7 @@ def test_a_checkpoint_of_other_settings_or_data_raises(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         train(images.flip(0), labels, TINY, out)
     assert str(caught.value) == message.format("data")
-    assert part.read_bytes() == content and not out.exists()
+    assert part.read_bytes() == stopped and not out.exists()
 
 
 def broken_contents(whole: bytes) -> dict[str, bytes]:
@@ -170,13 +177,11 @@ def broken_contents(whole: bytes) -> dict[str, bytes]:
     }
 
 
-def test_a_broken_checkpoint_raises_one_line_and_is_kept(tmp_path: Path) -> None:
+def test_a_broken_checkpoint_raises_one_line_and_is_kept(stopped: bytes, tmp_path: Path) -> None:
     out, part = tmp_path / "g.safetensors", tmp_path / "g.safetensors.part"
-    run(TINY, out, stop_after=1)
-    whole = part.read_bytes()
     out.write_bytes(b"earlier weights")
-    for kind, content in broken_contents(whole).items():
-        assert content != whole, kind
+    for kind, content in broken_contents(stopped).items():
+        assert content != stopped, kind
         part.write_bytes(content)
         with pytest.raises(DataError) as caught:
             train(*training_data(), TINY, out)
@@ -223,16 +228,17 @@ def test_the_average_is_updated() -> None:
     assert torch.equal(average, weight)
 
 
-def test_a_loss_that_is_not_finite_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_is_not_finite_raises(
+    stopped: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out, part = tmp_path / "g.safetensors", tmp_path / "g.safetensors.part"
-    run(TINY, out, stop_after=1)
-    content = part.read_bytes()
+    part.write_bytes(stopped)
     monkeypatch.setattr(training_module, "_discriminator_step", lambda *_: torch.tensor(math.nan))
     with pytest.raises(
         DataError, match=r"^loss = \(nan, .*\): not finite in epoch 2; try lower learning rates$"
     ):
         train(*training_data(), TINY, out)
-    assert part.read_bytes() == content and not out.exists()
+    assert part.read_bytes() == stopped and not out.exists()
 
 
 @pytest.mark.parametrize(

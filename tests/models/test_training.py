@@ -6,8 +6,8 @@ from torch.nn.functional import cross_entropy
 
 from refiner.models import make_model
 
-# One core takes up to 0.4 s an image for the large models, so their epoch is two steps on a few images.
-IMAGES = {"lenet": 200, "resnet10": 4, "resnet18": 4, "resnet34": 4, "vit": 4}
+# One core takes up to 0.4 s for a large image in the large models, so their epoch is two steps on small ones.
+IMAGES = {"lenet": 40, "resnet10": 4, "resnet34": 4, "vit": 4}
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,6 @@ IMAGES = {"lenet": 200, "resnet10": 4, "resnet18": 4, "resnet34": 4, "vit": 4}
         ("lenet", {}),
         ("resnet10", {}),
         ("resnet10", {"norm": "batch"}),
-        ("resnet18", {}),
         ("resnet34", {}),
         ("vit", {}),
     ],
@@ -25,9 +24,9 @@ def test_one_epoch_keeps_losses_and_parameters_finite(name: str, settings: dict[
     from refiner.data import load_sample
 
     sample = load_sample()
-    images, labels = sample.images[: IMAGES[name]], sample.labels[: IMAGES[name]]
+    images, labels = sample.images[: IMAGES[name], :, ::2, ::2], sample.labels[: IMAGES[name]]
     torch.manual_seed(0)
-    model = make_model(name, **settings).train()
+    model = make_model(name, input_shape=(3, 16, 16), **settings).train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     order = torch.randperm(len(images))
     for chosen in order.split(2 if len(images) == 4 else 4):
