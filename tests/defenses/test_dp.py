@@ -29,6 +29,16 @@ def _task(dtype: torch.dtype = torch.float32) -> Task:
     return Task(LeNet().to(dtype), example=torch.rand(2, 3, 32, 32, dtype=dtype))
 
 
+@cache
+def _broken(value: float) -> Task:
+    """A model that returns `value`."""
+    model = LeNet()
+    task = Task(model, example=torch.rand(2, 3, 32, 32))
+    with torch.no_grad():
+        model.head.bias[0] = value
+    return task
+
+
 @pytest.fixture(scope="module")
 def task() -> Task:
     return _task()
@@ -84,9 +94,8 @@ def test_the_noise_has_the_stated_scale_and_distribution(
 
 @both
 @pytest.mark.parametrize(("victims", "size"), [(1, 5), (3, 2), (2, 1)])
-@pytest.mark.parametrize("most", [1, 2, 3, 128])
 def test_samples_are_clipped_one_by_one(
-    kind: Kind, victims: int, size: int, most: int, monkeypatch: pytest.MonkeyPatch
+    kind: Kind, victims: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task, sample = _task(torch.float64), load_sample()
     x = sample.images[: victims * size].double().view(victims, size, 3, 32, 32)
@@ -97,9 +106,10 @@ def test_samples_are_clipped_one_by_one(
     lengths = torch.stack([g.norm(kind.norm) for row in alone for g in row])
     clip = float(lengths.median()) * 1.001
     expected = [np.mean([_clipped(g.numpy(), kind, clip) for g in row], axis=0) for row in alone]
-    monkeypatch.setattr(dp, "_MAX_SAMPLES", most)
-    upload = kind(magnitude=0, clip=clip, per_sample=True).protect(task, x, y).flat().numpy()
-    assert np.abs(upload - np.stack(expected)).max() < 1e-9 * np.abs(expected).max()
+    for most in (1, 2, 3, 128):
+        monkeypatch.setattr(dp, "_MAX_SAMPLES", most)
+        upload = kind(magnitude=0, clip=clip, per_sample=True).protect(task, x, y).flat().numpy()
+        assert np.abs(upload - np.stack(expected)).max() < 1e-9 * np.abs(expected).max()
 
 
 @both
@@ -197,10 +207,7 @@ def test_a_model_that_is_not_finite_raises(
     kind: Kind, per_sample: bool, batch: tuple[Tensor, Tensor]
 ) -> None:
     for value in (torch.nan, torch.inf):
-        model = LeNet()
-        task = Task(model, example=torch.rand(2, 3, 32, 32))
-        with torch.no_grad():
-            model.head.bias[0] = value
+        task = _broken(value)
         with pytest.raises(ProtectionError, match="not finite"):
             kind(per_sample=per_sample).protect(task, *batch)
         with pytest.raises(ProtectionError, match="not finite"):

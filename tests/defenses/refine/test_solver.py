@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -99,6 +99,7 @@ def test_lbfgs_converges_to_the_weighted_least_squares_solution() -> None:
         torch.testing.assert_close(robust[victim, 0], best, rtol=1e-5, atol=1e-5)
 
 
+@settings(max_examples=12)
 @given(seed=st.integers(0, 10_000), scale=st.floats(0.01, 100), beta=st.sampled_from([0.0, 1.0]))
 def test_more_evaluations_are_never_worse(seed: int, scale: float, beta: float) -> None:
     objective, start = make_objective(curved, beta=beta), scale * draw(V, 1, PIXELS, seed=seed)
