@@ -86,5 +86,5 @@ def small_observation(victims: tuple[Tensor, Tensor]) -> Observation:
 
 @pytest.fixture
 def few_lbfgs_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reduce the 20 steps in an iteration of DLG and iDLG to 8."""
-    monkeypatch.setattr(idlg, "_STEPS_PER_ITERATION", 8)
+    """Reduce the 20 steps in an iteration of DLG and iDLG to 5."""
+    monkeypatch.setattr(idlg, "_STEPS_PER_ITERATION", 5)
