@@ -70,7 +70,7 @@ def test_a_sample_concentrated_in_one_entry_is_the_worst_case(library: ModuleTyp
 @pytest.mark.parametrize("kind", [DPGaussian, DPLaplace])
 def test_delta_agrees_with_sampled_privacy_losses(kind: type[DPGaussian] | type[DPLaplace]) -> None:
     """δ at the computed ε, estimated from draws: the larger of adding and of removing a sample."""
-    scale, rate, steps, delta, draws = 0.8, 0.1, 5, 1e-2, 200_000
+    scale, rate, steps, delta, draws = 0.8, 0.1, 5, 5e-2, 200_000
     bound = dp_epsilon(kind(scale, per_sample=True), steps=steps, sampling_rate=rate, delta=delta)
 
     def log_density(noise: np.ndarray) -> np.ndarray:
@@ -87,6 +87,7 @@ def test_delta_agrees_with_sampled_privacy_losses(kind: type[DPGaussian] | type[
             log_ratio = np.log1p(rate * np.expm1(log_density(seen - 1) - log_density(seen)))
             loss += log_ratio if removed else -log_ratio
         deltas.append(np.maximum(0, -np.expm1(bound.epsilon - loss)).mean())
+    # More than four standard errors.
     assert max(deltas) == pytest.approx(delta, rel=0.03)
 
 
