@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from scipy.stats import binom
 
 from refiner.data import load_sample
 from refiner.errors import DataError
@@ -108,6 +107,8 @@ def test_other_thresholds_are_applied() -> None:
 @pytest.mark.parametrize("count", [1, 2, 5, 10, 50, 100, 1000, 20_000])
 @pytest.mark.parametrize("chance", [0.001, 0.01, 0.05, 0.5])
 def test_the_limit_of_chance_is_binomial(count: int, chance: float) -> None:
+    from scipy.stats import binom
+
     limit = _most_by_chance(count, chance)
     assert binom.sf(limit, count, chance) <= 0.01 + 1e-9
     assert limit == 0 or binom.sf(limit - 1, count, chance) > 0.01

@@ -1,14 +1,14 @@
-"""MSE, PSNR and SSIM against torchmetrics, scikit-image and closed forms."""
+"""MSE, PSNR and SSIM against torchmetrics, scikit-image and closed forms.
+
+Both libraries take a second to import, so only the tests that compare with them do.
+"""
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from skimage.metrics import mean_squared_error, peak_signal_noise_ratio, structural_similarity
 from torch import Tensor
-from torchmetrics.functional.image import structural_similarity_index_measure
-from torchmetrics.image import PeakSignalNoiseRatio, StructuralSimilarityIndexMeasure
 
 from refiner.data import load_sample
 from refiner.errors import DataError, SettingError
@@ -30,6 +30,8 @@ def image_pair(height: int, width: int, channels: int = 3) -> tuple[Tensor, Tens
 
 
 def by_scikit_image(reconstructed: Tensor, original: Tensor) -> Tensor:
+    from skimage.metrics import structural_similarity
+
     scores = [
         structural_similarity(
             a.double().numpy(),
@@ -58,6 +60,8 @@ def test_ssim_matches_scikit_image(size: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_ssim_matches_torchmetrics_inside_the_border(size: tuple[int, int, int]) -> None:
     """torchmetrics has a window around every pixel of the mirrored image; ours lie inside the image."""
+    from torchmetrics.functional.image import structural_similarity_index_measure
+
     reconstructed, original = image_pair(*size)
     _, everywhere = structural_similarity_index_measure(
         reconstructed, original, data_range=1.0, reduction="none", return_full_image=True
@@ -68,6 +72,8 @@ def test_ssim_matches_torchmetrics_inside_the_border(size: tuple[int, int, int])
 
 @pytest.mark.parametrize("size", SIZES)
 def test_ssim_with_a_reflected_border_matches_torchmetrics(size: tuple[int, int, int]) -> None:
+    from torchmetrics.image import StructuralSimilarityIndexMeasure
+
     reconstructed, original = image_pair(*size)
     reference = StructuralSimilarityIndexMeasure(data_range=1.0, reduction="none")(reconstructed, original)
     torch.testing.assert_close(ssim(reconstructed, original, "reflect"), reference, rtol=0, atol=1e-4)
@@ -112,6 +118,9 @@ def test_ssim_does_not_depend_on_the_chunk(values: int, monkeypatch: pytest.Monk
 
 
 def test_mse_and_psnr_match_the_libraries() -> None:
+    from skimage.metrics import mean_squared_error, peak_signal_noise_ratio
+    from torchmetrics.image import PeakSignalNoiseRatio
+
     reconstructed = noisy(IMAGES, 0.1)
     pairs = [(a.numpy(), b.numpy()) for a, b in zip(reconstructed.double(), IMAGES.double(), strict=True)]
     errors = torch.tensor([mean_squared_error(b, a) for a, b in pairs])

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from scipy.stats import multivariate_normal
 
 from refiner.data import load_sample
 from refiner.errors import DataError, SettingError
@@ -19,6 +18,8 @@ def draws(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def test_ranks_are_those_of_the_densities() -> None:
     """With many residuals the covariance is estimated exactly, and shrinkage changes little."""
+    from scipy.stats import multivariate_normal
+
     root = torch.tril(draws(5, 5, seed=1)) + torch.eye(5, dtype=torch.float64)
     candidates, mean = draws(30, 5, seed=2), draws(5, seed=3)
     observed = candidates[:20] + 2 * draws(20, 5, seed=4) @ root.T + mean

@@ -3,7 +3,6 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest
 
 from refiner.errors import SettingError
 from refiner.metrics import Share
@@ -12,6 +11,8 @@ from refiner.metrics.shares import wilson_interval
 
 @given(st.integers(1, 2000), st.data())
 def test_interval_is_scipys_wilson_interval(total: int, data: st.DataObject) -> None:
+    from scipy.stats import binomtest
+
     count = data.draw(st.integers(0, total))
     expected = binomtest(count, total).proportion_ci(0.95, method="wilson")
     share = Share.of(count, total)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import scipy.fft
 import torch
 from torch import Tensor
 
@@ -20,6 +19,8 @@ def white(count: int, *shape: int, seed: int = 0) -> Tensor:
 
 
 def test_the_cosine_transform_equals_scipys() -> None:
+    import scipy.fft
+
     images = torch.rand(4, 3, 9, 7, dtype=torch.float64)
     expected = scipy.fft.dctn(images.numpy(), axes=(-2, -1), norm="ortho")
     np.testing.assert_allclose(dct(images).numpy(), expected, atol=1e-12)
