@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +24,9 @@ from refiner.defenses import make_defense
 from refiner.errors import DataError, SettingError
 
 QUICK = RobustEstimation(epochs=2, batch=20, lr=3e-3, width=8, draws=1)
-TASK = small_task()
 X, Y = smooth_images(40, seed=0)[:, None], torch.arange(40)[:, None] % CLASSES
 Degrade = Callable[[Tensor, torch.Generator], Tensor]
+tiny_task = cache(small_task)
 
 
 def simulator_of(degrade: Degrade, count: int = 300) -> Simulator:
@@ -33,7 +34,7 @@ def simulator_of(degrade: Degrade, count: int = 300) -> Simulator:
 
     def protect(x: Tensor, y: Tensor, seed: int) -> SimulatedUploads:
         robust = degrade(x, torch.Generator().manual_seed(seed))
-        return SimulatedUploads([flatten(gradients(TASK, robust, y))], robust)
+        return SimulatedUploads([flatten(gradients(tiny_task(), robust, y))], robust)
 
     return Simulator(smooth_images(count, seed=1), torch.arange(count) % CLASSES, protect)
 
@@ -42,7 +43,7 @@ def reached(degrade: Degrade, x: Tensor = X, y: Tensor = Y, **options: object) -
     simulator = simulator_of(degrade)
     victims = simulator.protect(x, y, 2**50)
     assert victims.robust is not None
-    observation = Observation(TASK, TASK.parameters(), victims.gradients[0], x.shape[1])
+    observation = Observation(tiny_task(), tiny_task().parameters(), victims.gradients[0], x.shape[1])
     settings = {"settings": QUICK, **options}
     return estimate_from_robust(simulator, observation, victims.robust, x, y, **settings)  # type: ignore[arg-type]
 
@@ -104,7 +105,7 @@ def test_a_resumed_training_has_the_same_result(tmp_path: Path, monkeypatch: pyt
 
 
 def test_bad_input_raises() -> None:
-    observation = Observation(TASK, TASK.parameters(), torch.zeros(40, TASK.size), 1)
+    observation = Observation(tiny_task(), tiny_task().parameters(), torch.zeros(40, tiny_task().size), 1)
     with pytest.raises(DataError, match="public images = 63: expected at least 64"):
         estimate_from_robust(simulator_of(noisy(1.0), count=63), observation, X, X, Y, settings=QUICK)
     without = simulator_of(noisy(1.0))
