@@ -13,6 +13,8 @@ BIN := .venv/bin
 # Named after what was installed: a second run installs nothing, a changed lock installs anew.
 READY := .venv/.ready-$(shell cat requirements.lock pyproject.toml | cksum | cut -d' ' -f1)
 CODE := $(wildcard src tests tools benchmarks examples)
+# Compiled once, not by each of the many processes that tests start.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := test
 .PHONY: demo test docs test-processes test-flower test-wheel test-kernels lint format clean

@@ -31,7 +31,6 @@ EXPERIMENT = Experiment(
     data="sample", evaluate_every=5, training=FederatedSettings(rounds=5, clients=2, batch=8, lr=0.1, seed=7)
 )
 EXAMPLES = Path(__file__).parents[3] / "examples" / "flower"
-CLIENTS = ("plain", "protected", "with_mod")
 CUSTOM_SERVER = Path(__file__).parent / "custom_server.py"
 
 
@@ -81,22 +80,6 @@ def largest_cosine(expected: Tensor, arrays: list[Tensor]) -> float:
 def largest_difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
     assert one.keys() == other.keys()
     return max(float((one[name] - other[name]).abs().max()) for name in one)
-
-
-@pytest.fixture(scope="module")
-def examples(shared: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, Path]]:
-    """Run id and weights file of each example client. All run at once, as they mostly wait."""
-    runs = {}
-    for client in CLIENTS:
-        folder = tmp_path_factory.mktemp(client)
-        app = folder / "adopt"
-        app.mkdir()
-        for path in (EXAMPLES / "adopt").glob("*.*"):
-            text = path.read_text().replace('clientapp = "protected:app"', f'clientapp = "{client}:app"')
-            text = text.replace("rounds = 3", "rounds = 1").replace("/tmp/weights", f"{folder}/weights")
-            (app / path.name).write_text(text)
-        runs[client] = shared.deployment.submit(app), folder / "weights.safetensors"
-    return runs
 
 
 @pytest.mark.parametrize("defense", ["none", "pruning:rate=0.8"])
@@ -157,7 +140,6 @@ def test_neither_the_undefended_gradient_nor_the_secret_is_sent(shared: Any, tmp
     assert robust and all(value[0].numpy().tobytes() not in refined for value in robust)
 
 
-@pytest.mark.usefixtures("examples")  # they run in the meantime
 def test_a_round_without_a_valid_reply_is_an_error(shared: Any, tmp_path: Path) -> None:
     failing = replace(EXPERIMENT, defense="refiner:input_range=(0,0.5)")
     message = "round 1: 0 of 2 nodes sent a valid reply, at least 1 are needed"
@@ -166,9 +148,15 @@ def test_a_round_without_a_valid_reply_is_an_error(shared: Any, tmp_path: Path) 
     assert not (tmp_path / "outcome.json").exists()
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-def test_the_example_runs(client: str, shared: Any, examples: dict[str, tuple[str, Path]]) -> None:
-    run, weights_file = examples[client]
-    assert "Received 2 results and 0 failures" in shared.completed_log(run, weights_file)
+@pytest.mark.parametrize("client", ["plain", "protected", "with_mod"])
+def test_the_example_runs(client: str, shared: Any, tmp_path: Path) -> None:
+    app, weights_file = tmp_path / "adopt", tmp_path / "weights.safetensors"
+    app.mkdir()
+    for path in (EXAMPLES / "adopt").glob("*.*"):
+        text = path.read_text().replace('clientapp = "protected:app"', f'clientapp = "{client}:app"')
+        text = text.replace("rounds = 3", "rounds = 1").replace("/tmp/weights", f"{tmp_path}/weights")
+        (app / path.name).write_text(text)
+    log = shared.completed_log(shared.deployment.submit(app), weights_file)
+    assert "Received 2 results and 0 failures" in log, log
     trained = load_file(weights_file)
     assert len(trained) == 6 and all(bool(value.isfinite().all()) for value in trained.values())
