@@ -142,19 +142,19 @@ def test_batches_of_the_minimum_size_are_searched(task: Task, images: tuple[Tens
     assert distance(min_search_batch=17) == distance(search="never")
 
 
-@pytest.mark.parametrize("radius", [0.02, 0.06])
-def test_the_search_stays_within_the_radius_in_the_noises_metric(
+@pytest.mark.parametrize("radius", [0.05, 0.5])
+def test_no_frequency_of_an_image_changes_by_more_than_the_radius(
     task: Task, images: tuple[Tensor, Tensor], radius: float
 ) -> None:
-    x, y = images[0][:, 0], images[1][:, 0]
+    x, y = images[0][:8, 0], images[1][:8, 0]
     start, robust = (
         Refiner(search=search, radius=radius, iterations=30).protection(task, x, y, seed=0).robust
         for search in ("never", "always")
     )
     assert start is not None and robust is not None
     noise = copy.deepcopy(NaturalNoise.bundled()).double()
-    change = noise.whiten(robust - start).flatten(2).square().mean(2).sqrt()
-    assert float(change.max()) == pytest.approx(radius, rel=1e-3)
+    largest = float(noise.whiten(robust - start).abs().max())
+    assert 0.9 * radius < largest <= radius * (1 + 1e-6)
 
 
 def test_statistics_from_a_file_shape_the_noise(

@@ -15,7 +15,7 @@ from refiner.defenses.refine.privacy import noise_ratio, squared_error
 from refiner.defenses.refine.projection import project
 from refiner.defenses.refine.refiner_settings import RefinerSettings
 from refiner.defenses.refine.solver import solve
-from refiner.defenses.refine.utility import TINY, make_utility
+from refiner.defenses.refine.utility import make_utility
 from refiner.evaluation.network import EvaluationNetwork
 from refiner.shaped_noise import NaturalNoise
 
@@ -81,7 +81,7 @@ def craft_robust_data(
     def to_data(variables: Tensor) -> Tensor:
         if statistics is None:
             return variables
-        change: Tensor = statistics(_within(variables, settings.radius))
+        change: Tensor = statistics(_bounded(variables, settings.radius))
         return start + (high - low) * change.to(start.dtype)
 
     objective = Objective(
@@ -119,12 +119,9 @@ def craft_robust_data(
     return Crafted(upload, robust, residual)
 
 
-def _within(white: Tensor, limit: float | None) -> Tensor:
-    """Each sample of `white [V, B, ...]`, shortened to a root mean square of at most `limit`."""
-    if limit is None:
-        return white
-    squared = white.flatten(2).square().mean(2).clamp_min(TINY)
-    return white * (limit * squared.rsqrt()).clamp_max(1).view(*squared.shape, *(1 for _ in white.shape[2:]))
+def _bounded(white: Tensor, limit: float | None) -> Tensor:
+    """White variables whose absolute values stay below `limit`; almost unchanged where they are small."""
+    return white if limit is None else limit * torch.tanh(white / limit)
 
 
 def _privacy_metric(settings: RefinerSettings, x: Tensor) -> Callable[[Tensor], Tensor]:

@@ -52,9 +52,9 @@ class RefinerSettings:
     "batches": batches of `min_search_batch` samples and more are searched. "always": as in the paper."""
     min_search_batch: int = 16
     """The smallest batch that `search="batches"` searches for."""
-    radius: float | None = 0.1
-    """With `start="natural"`: the search changes each image by at most this many standard deviations of
-    natural images (root mean square, in the noise's own metric), beside α of noise; None for no limit."""
+    radius: float | None = 0.5
+    """With `start="natural"`: the search changes every frequency of an image by less than this many standard
+    deviations of natural images, beside α of noise; None for no limit."""
     error_feedback: bool = True
     """Whether what a match leaves over is added to the target of the client's next batch, so that errors do
     not add up over a training. Needs a state (`init_state`) where a batch is searched for."""
