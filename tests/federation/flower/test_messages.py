@@ -1,5 +1,6 @@
 """Messages between client and server: what is read back, and what is rejected."""
 
+import io
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,11 @@ PICKLED = Array(np.zeros(2, np.float32))
 PICKLED.data = (
     b"\x93NUMPY\x01\x00v\x00{'descr': '|O', 'fortran_order': False, 'shape': (2,), }".ljust(128) + b"\n"
 )
+# An archive of arrays, which NumPy reads as well, and returns something that has no shape.
+ARCHIVE = Array(np.zeros(2, np.float32))
+_file = io.BytesIO()
+np.savez(_file, a=np.zeros(2, np.float32))
+ARCHIVE.data = _file.getvalue()
 TOO_LONG = Array(np.zeros(2, np.float32))
 TOO_LONG.data = bytes(10**6)
 
@@ -51,6 +57,7 @@ def test_a_message_is_read_as_it_was_written() -> None:
         (arrays(bias=np.array([0, np.inf], np.float32)), "bias: contains NaN or infinity"),
         (arrays(bias=np.array([np.nan, 0], np.float32)), "bias: contains NaN or infinity"),
         (arrays(bias=PICKLED), "bias: unreadable"),
+        pytest.param(arrays(bias=ARCHIVE), "bias: not an array, expected float32", marks=pytest.mark.hostile),
         (arrays(bias=TOO_LONG), "bias: 'float32' of 1000000 bytes"),
         (ConfigRecord({}), "arrays: missing"),
     ],

@@ -122,6 +122,7 @@ def strategy_for(**changes: Any) -> MeanUpdate:
         "settings": SETTINGS,
         "initial_nodes": 1,
         "nodes": NodeTracker(0.05),
+        "max_norm": 1e9,
     }
     return MeanUpdate(**{**defaults, **changes})
 
@@ -291,12 +292,29 @@ def test_a_node_cannot_reply_twice_or_for_another() -> None:
     assert strategy.collect([invalid, replies[1]]).reasons["3"] == "arrays: missing"
 
 
-def test_an_update_that_overflows_the_parameters_raises() -> None:
+@pytest.mark.hostile
+def test_a_finite_update_that_would_overflow_is_clipped_and_counted() -> None:
     huge = with_arrays(bias=Array(np.full(2, 3e38, np.float32)))
-    strategy = strategy_for()
-    replies = replies_of(Grid({3: huge}), strategy)
-    with pytest.raises(ProtectionError, match=r"^round 1: the model is no longer finite"):
-        strategy.aggregate_train(1, replies)
+    strategy = strategy_for(max_norm=2.0)
+    result = strategy.collect(replies_of(Grid({3: huge, 11: valid, 20: huge}), strategy))
+    assert result.clipped == [3, 20] and result.used == 3
+    assert result.update is not None
+    expected = (4 + 2) / 13 * 2.0 / 2**0.5 + 7 / 13 * update_of(11)[-2:]
+    torch.testing.assert_close(result.update[-2:], expected)
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize("combine", ["median", "trimmed-mean:trim=0.34", "krum:hostile=1"])
+def test_a_hostile_client_hardly_moves_a_robust_combination(combine: str) -> None:
+    hostile = with_arrays(bias=Array(np.full(2, -3e38, np.float32)))
+    strategy = strategy_for(combine=combine, max_norm=1e6)
+
+    def like_11(request: Message) -> Message:
+        return Message(update_content(update_of(11), SHAPES, 7), reply_to=request)
+
+    result = strategy.collect(replies_of(Grid({3: hostile, 11: like_11, 20: like_11}), strategy))
+    assert result.update is not None
+    torch.testing.assert_close(result.update, update_of(11))
 
 
 def test_a_late_node_is_asked_again_once_its_late_reply_has_arrived() -> None:

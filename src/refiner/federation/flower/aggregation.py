@@ -28,7 +28,7 @@ class Secure:
         minimum: The smallest number of clients whose sum may be revealed. A round with a lower threshold is
             rejected.
         max_weight: The largest number of samples that a client's update counts for.
-        bound: The largest magnitude of a value of an update; a client with a larger one sends nothing.
+        bound: The largest magnitude of a value of an update; a client clips larger ones.
         fraction_bits: Fractional bits of the fixed-point encoding.
         modulus_bits: Bits of the modulus, 32 or 64.
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.errors import DataError
+from refiner.federation.flower.received_array import quote, read_array, wrong_array
 from refiner.federation.secure.primitives import digest
 
 Shapes = Mapping[str, torch.Size]
@@ -19,8 +20,6 @@ Shapes = Mapping[str, torch.Size]
 
 # The record names of Flower's own examples and strategies.
 _ARRAYS, _CONFIG, _METRICS, _NUM_EXAMPLES = "arrays", "config", "metrics", "num-examples"
-# Bytes that the header of NumPy's format may add to an array's data.
-_NUMPY_HEADER = 4096
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,7 @@ def from_arrays(content: RecordDict, shapes: Shapes, like: Tensor) -> Tensor:
         if name not in record:
             raise DataError(f"{name}: missing", field=name, value=None, expected="an array of this name")
     if len(record) > len(shapes):
-        unknown = _quote(next(name for name in record if name not in shapes))
+        unknown = quote(next(name for name in record if name not in shapes))
         raise DataError(
             f"{unknown}: not a parameter",
             field=unknown,
@@ -183,30 +182,11 @@ def _array_record(content: RecordDict) -> ArrayRecord:
 def _to_tensor(name: str, array: Array, shape: torch.Size, like: Tensor) -> Tensor:
     dtype = str(like.dtype).removeprefix("torch.")
     expected = f"{dtype} {[*shape]}"
-
-    def error(description: str) -> DataError:
-        return DataError(
-            f"{name}: {description}, expected {expected}", field=name, value=description, expected=expected
-        )
-
-    # The declared dtype and the length are checked before the bytes are parsed.
-    if array.dtype != dtype or len(array.data) > shape.numel() * like.element_size() + _NUMPY_HEADER:
-        raise error(f"{_quote(array.dtype)} of {len(array.data)} bytes")
-    try:
-        values = array.numpy()
-    except Exception as failure:  # the bytes come from another party and may be anything
-        raise DataError(
-            f"{name}: unreadable", field=name, value=f"{len(array.data)} bytes", expected=expected
-        ) from failure
-    if values.shape != tuple(shape) or str(values.dtype) != dtype:
-        raise error(f"{values.dtype} {list(values.shape)}")
+    values = read_array(name, array, dtype, shape.numel(), expected)
+    if values.shape != tuple(shape):
+        raise wrong_array(name, f"{values.dtype} {list(values.shape)}", expected)
     if not np.isfinite(values).all():
         raise DataError(
             f"{name}: contains NaN or infinity", field=name, value=values, expected="finite numbers"
         )
     return torch.from_numpy(values.copy())
-
-
-def _quote(text: str) -> str:
-    """Another party's text, quoted and shortened for an error message."""
-    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -1,6 +1,6 @@
 """The result of a round: the mean update of the valid replies, and why the other nodes were left out."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO, WARNING
 
@@ -20,6 +20,7 @@ class RoundResult:
         used: Number of replies that were used.
         update: The mean model update, or None.
         failure: Why there is no mean update.
+        clipped: Ids of the nodes whose updates were longer than the norm bound, and were scaled down to it.
 
     >>> result = RoundResult(requested=2, rejected={7: "w: missing"}, used=1, failure="too few")
     >>> result.update_or_raise(round=3)
@@ -32,6 +33,7 @@ class RoundResult:
     used: int = 0
     update: Tensor | None = None
     failure: str = ""
+    clipped: Sequence[int] = ()
 
     @property
     def reasons(self) -> dict[str, str]:
@@ -43,6 +45,8 @@ class RoundResult:
         log(INFO, "round %d: %d of %d replies used", round, self.used, self.requested)
         for node, reason in self.reasons.items():
             log(WARNING, "round %d: node %s left out: %s", round, node, reason)
+        for clipped in self.clipped:
+            log(WARNING, "round %d: node %d clipped: its update was longer than max_norm", round, clipped)
 
     def update_or_raise(self, round: int) -> Tensor:
         """The mean update; without one, raises an error that names every node that was left out."""

@@ -9,6 +9,7 @@ from typing import Any, Self
 from refiner import checks
 from refiner.checks import unknown_name
 from refiner.errors import DataError
+from refiner.federation.combine import Mean, make_rule
 from refiner.federation.experiment import Experiment
 from refiner.federation.federated_settings import FederatedSettings
 from refiner.federation.flower.aggregation import Secure, make_aggregation
@@ -39,6 +40,9 @@ class RunConfig:
         resume: Continue from the checkpoint in `out`.
         device: Device on which the server evaluates.
         aggregation: `plain`, or `secure` with the same settings as in the clients' `client.json`.
+        combine: How plain aggregation combines the updates: `mean`, `median`, `trimmed-mean` or `krum`, with
+            settings.
+        max_norm: The largest norm of an update in plain aggregation; a longer one is scaled down to it.
         deadline: Seconds that a round, or a step of a secure round, waits for replies. Later ones are left
             out.
         min_train_nodes: Nodes that a round needs, and valid replies. Fewer end the run with an error.
@@ -70,6 +74,8 @@ class RunConfig:
     resume: bool = False
     device: str = "cpu"
     aggregation: str = "plain"
+    combine: str = "mean"
+    max_norm: float = 100.0
     deadline: float = 600.0
     min_train_nodes: int = 1
     initial_nodes: int = 0
@@ -87,8 +93,12 @@ class RunConfig:
         checks.number("node_timeout", self.node_timeout, 0, above=True)
         checks.flag("resume", self.resume)
         checks.choice("device", self.device, ("cpu", "cuda"))
-        aggregation = make_aggregation(self.aggregation)
+        checks.number("max_norm", self.max_norm, 0, above=True)
+        rule, aggregation = make_rule(self.combine), make_aggregation(self.aggregation)
         if isinstance(aggregation, Secure):
+            if rule.name != Mean.name:
+                expected = "mean: a server that sees only the sum can't combine updates in another way"
+                raise checks.wrong("combine", self.combine, expected)
             aggregation.check(self.sampled or self.clients)
             checks.integer("batch", self.batch, 1, aggregation.max_weight)
         self.experiment()  # raises if one of its values is out of range

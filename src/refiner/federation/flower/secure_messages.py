@@ -8,6 +8,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from refiner import checks
 from refiner.errors import DataError
+from refiner.federation.flower.received_array import read_array, wrong_array
 from refiner.federation.secure import STEPS
 from refiner.federation.secure.messages import ids_from_bytes, ids_to_bytes
 from refiner.federation.secure.primitives import DIGEST_BYTES
@@ -16,8 +17,6 @@ INTRODUCE = "introduce"
 """Sent once to every node, before the steps of a round: which client is it?"""
 
 _REQUEST, _MESSAGE, _MASKED = "request", "message", "masked"
-# Bytes that the header of NumPy's format may add to an array's data.
-_NUMPY_HEADER = 4096
 
 
 @dataclass(frozen=True)
@@ -133,24 +132,8 @@ def _masked_bytes(record: object, max_bytes: int) -> bytes:
         raise DataError(
             "masked: expected one array", field=_MASKED, value=type(record).__name__, expected="one array"
         )
-    array = record[_MASKED]
-    # The declared dtype and the length are checked before the bytes are parsed.
-    if array.dtype != "uint8" or len(array.data) > max_bytes + _NUMPY_HEADER:
-        description = f"{array.dtype[:20]!r} of {len(array.data)} bytes"
-        expected = f"uint8 [{max_bytes}] or fewer"
-        raise DataError(
-            f"masked: {description}, expected {expected}", field=_MASKED, value=description, expected=expected
-        )
-    expected = f"uint8 [{max_bytes}]"
-    try:
-        vector = array.numpy()
-    except Exception as error:  # the bytes come from another party and may be anything
-        raise DataError(
-            "masked: unreadable", field=_MASKED, value=f"{len(array.data)} bytes", expected=expected
-        ) from error
-    if vector.ndim != 1 or vector.dtype != np.uint8:
-        description = f"{vector.dtype} {list(vector.shape)}"
-        raise DataError(
-            f"masked: {description}, expected {expected}", field=_MASKED, value=description, expected=expected
-        )
-    return vector.tobytes()
+    expected = f"uint8 [{max_bytes}] or fewer"
+    values = read_array(_MASKED, record[_MASKED], "uint8", max_bytes, expected)
+    if values.ndim != 1:
+        raise wrong_array(_MASKED, f"{values.dtype} {list(values.shape)}", expected)
+    return values.tobytes()

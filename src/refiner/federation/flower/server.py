@@ -69,6 +69,8 @@ class RemoteClients:
             initial_nodes=config.initial_nodes,
             message_ttl=config.deadline * _TTL_DEADLINES,
             nodes=NodeTracker(config.node_timeout),
+            combine=config.combine,
+            max_norm=config.max_norm,
         )
 
     def mean_update(self, round: int) -> Tensor:
@@ -77,7 +79,8 @@ class RemoteClients:
         result = self._plain_round(round) if self.secure is None else self._secure_round(round, self.secure)
         result.write_log(round)
         summary: dict[str, Any] = {"round": round, "asked": result.requested, "used": result.used}
-        summary |= {"rejected": result.reasons, "busy": self.strategy.nodes.busy}
+        summary |= {"rejected": result.reasons, "clipped": [str(node) for node in result.clipped]}
+        summary |= {"busy": self.strategy.nodes.busy}
         if self.secure is not None:
             summary |= {"aggregation": self.config.aggregation, "aggregation_seconds": self.secure.seconds}
         self.log_round(summary | {"seconds": time.monotonic() - start})

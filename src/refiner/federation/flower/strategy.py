@@ -13,6 +13,7 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.errors import DataError, ProtectionError, RefinerError
+from refiner.federation.combine import make_rule, shorten
 from refiner.federation.federated_settings import FederatedSettings
 from refiner.federation.flower.messages import (
     Shapes,
@@ -24,7 +25,6 @@ from refiner.federation.flower.messages import (
 )
 from refiner.federation.flower.node_tracker import NodeTracker
 from refiner.federation.flower.round_result import RoundResult, too_few_replies
-from refiner.federation.local import weighted_mean
 from refiner.federation.schedule import sample_clients
 
 
@@ -33,9 +33,9 @@ class MeanUpdate(Strategy):
     """FedSGD and FedAvg with the clients of `refiner.federation.flower.client`, for any ServerApp.
 
     These clients reply with a model update, old − new parameters, which Flower's own strategies would mistake
-    for weights. The strategy validates every reply and subtracts the mean update, weighted by samples. The
-    result of `start` contains the new weights. The argument `num_rounds` of `start` counts; `settings.rounds`
-    is not used.
+    for weights. The strategy validates every reply and subtracts the mean update, weighted by samples, or
+    what another rule combines the updates to. The result of `start` contains the new weights. The argument
+    `num_rounds` of `start` counts; `settings.rounds` is not used.
 
     Args:
         model: Name of the model; each client builds it itself.
@@ -44,6 +44,9 @@ class MeanUpdate(Strategy):
         min_train_nodes: Nodes that a round needs, and valid replies. Fewer raise an error.
         initial_nodes: Nodes that the first round waits for; 0 for the number of clients per round.
         message_ttl: Seconds after which an unanswered message expires, as its node was restarted.
+        combine: How the updates are combined: `mean`, or a rule against hostile clients, `median`,
+            `trimmed-mean` or `krum`, with settings.
+        max_norm: The largest norm of an update. A longer one is scaled down to it.
         nodes: Tracks which nodes are free.
 
     Raises:
@@ -63,6 +66,8 @@ class MeanUpdate(Strategy):
     min_train_nodes: int = 1
     initial_nodes: int = 0
     message_ttl: float = 14400.0
+    combine: str = "mean"
+    max_norm: float = 100.0
     nodes: NodeTracker = field(default_factory=NodeTracker)
     _started: bool = field(init=False, repr=False, default=False)
     _requests: list[Message] = field(init=False, repr=False, default_factory=list)
@@ -72,6 +77,8 @@ class MeanUpdate(Strategy):
         checks.integer("min_train_nodes", self.min_train_nodes, 1, self.settings.clients)
         checks.integer("initial_nodes", self.initial_nodes, 0, self.settings.clients)
         checks.number("message_ttl", self.message_ttl, 0, above=True)
+        checks.number("max_norm", self.max_norm, 0, above=True)
+        make_rule(self.combine)
         self.instructions(1)  # raises if one of the values is out of range
 
     def instructions(self, round: int) -> TrainInstructions:
@@ -146,6 +153,7 @@ class MeanUpdate(Strategy):
         waiting = {request.metadata.message_id: request.metadata.dst_node_id for request in self._requests}
         updates: dict[int, tuple[Tensor, int]] = {}
         rejected: dict[int, str] = {}
+        clipped: list[int] = []
         for reply in replies:
             # The node is the one that was asked, not the one that the reply names; its first reply counts.
             node = waiting.pop(reply.metadata.reply_to_message_id, None)
@@ -156,9 +164,13 @@ class MeanUpdate(Strategy):
                     raise DataError(
                         error_text(reply.error), field="reply", value="an error", expected="an update"
                     )
-                updates[node] = read_update(reply.content, shapes, parameters, self.settings.batch)
+                update, samples = read_update(reply.content, shapes, parameters, self.settings.batch)
             except RefinerError as error:
                 rejected[node] = str(error)
+                continue
+            shortened, was_longer = shorten(update, self.max_norm)
+            updates[node] = shortened, samples
+            clipped += [node] * was_longer
         self.nodes.unanswered |= waiting
         late = "no reply in time" if deadline is None else f"no reply within {deadline:g} s"
         rejected |= dict.fromkeys(waiting.values(), late)
@@ -167,8 +179,9 @@ class MeanUpdate(Strategy):
             failure = too_few_replies(valid, requested, self.min_train_nodes)
             return RoundResult(requested, rejected, valid, failure=failure)
         # Sorted by node, so that the sum does not depend on the order of arrival.
-        tensors, samples = zip(*(updates[node] for node in sorted(updates)), strict=True)
-        return RoundResult(requested, rejected, valid, weighted_mean(torch.stack(tensors), samples))
+        tensors, counts = zip(*(updates[node] for node in sorted(updates)), strict=True)
+        combined = make_rule(self.combine).combine(torch.stack(tensors), counts)
+        return RoundResult(requested, rejected, valid, combined, clipped=sorted(clipped))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -212,4 +225,5 @@ class MeanUpdate(Strategy):
             settings.lr,
         )
         log(INFO, "\t├──> Nodes: %d of %d take part in a round", settings.clients_per_round, settings.clients)
-        log(INFO, "\t└──> Valid replies: %d or more, weighted by their samples", self.min_train_nodes)
+        log(INFO, "\t├──> Valid replies: %d or more", self.min_train_nodes)
+        log(INFO, "\t└──> Combined by %s of updates of norm %g or less", self.combine, self.max_norm)
