@@ -1,17 +1,20 @@
 """`backward`: a drop-in replacement for `loss.backward()` in an existing training loop."""
 
+import math
 import weakref
 from collections import OrderedDict
 from typing import cast, overload
 
+import torch
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 
 from refiner.core.input_checks import check_devices, check_types
 from refiner.core.task import Loss, Task
 from refiner.core.update import Update
 from refiner.defenses.base import Defense
 from refiner.defenses.state import DefenseState
-from refiner.errors import DataError, SettingError
+from refiner.errors import DataError, ProtectionError, SettingError
 
 _Key = tuple[object, ...]
 # The tasks of each model; they disappear with the model, since they refer to it weakly.
@@ -70,7 +73,8 @@ def backward(
         The update whose tensors were added.
 
     Raises:
-        RefinerError: If an argument is wrong or the defence fails. No `.grad` is changed then.
+        RefinerError: If an argument is wrong, the model is not finite, or the defence fails. No `.grad` is
+            changed then. It depends on the data only if they are not finite or out of range.
 
     >>> import torch
     >>> from refiner import LeNet, Refiner
@@ -100,7 +104,9 @@ def backward(
             )
         check_types(model, "x", x)
         task = _cached_task(model, loss, x)
-    update = defense.protect(task, x, y, ids=ids, state=state)
+    if not bool(get_total_norm(model.parameters(), math.inf).isfinite()):
+        raise ProtectionError("model: holds values that are not finite; has the training diverged?")
+    update = defense.protect(task, x, y, ids=ids, state=state, training=True)
     totals: list[tuple[nn.Parameter, Tensor]] = []
     for name, gradient in update.tensors.items():
         parameter, added = model.get_parameter(name), gradient[0]
@@ -121,7 +127,9 @@ def _cached_task(model: nn.Module, loss: Loss, x: Tensor) -> Task:
     tasks = _TASKS.setdefault(model, OrderedDict())
     if key not in tasks:
         check_devices(model, "x", x)
-        task = Task(model, example=x[:2], loss=loss)
+        # Random values, not the client's: whether a model is accepted must not depend on the data.
+        example = torch.rand(x[:2].shape, generator=torch.Generator().manual_seed(0)).to(x)
+        task = Task(model, example=example, loss=loss)
         # The caller holds the model. A strong reference here would keep it alive for ever.
         task.model = cast(nn.Module, weakref.proxy(model))
         tasks[key] = task

@@ -16,6 +16,7 @@ from refiner.core.precision import tensor_float32
 from refiner.core.task import Task
 from refiner.core.update import Update, make_update
 from refiner.defenses.batch import Batch, validated_batch
+from refiner.defenses.finite import check_finite
 from refiner.defenses.result import Protection, Upload
 from refiner.defenses.state import DefenseState
 from refiner.defenses.wire_format import WireFormat
@@ -65,6 +66,7 @@ class Defense(ABC):
         seed: int | None = None,
         first_victim: int = 0,
         state: DefenseState | None = None,
+        training: bool = False,
     ) -> Update:
         """Return the update of one client's batch, or of the batches of `V` clients.
 
@@ -79,6 +81,8 @@ class Defense(ABC):
             first_victim: The index of the first victim in `x`, for a study that protects victims in chunks.
             state: What the defence remembers between calls, from `init_state`; required by defences that
                 remember something, and updated in place.
+            training: Replace values that are not finite, NaN by 0, instead of raising an error. A server
+                chooses the model: whether a client answers must not tell it anything about the data.
 
         Returns:
             The protected gradients.
@@ -86,9 +90,13 @@ class Defense(ABC):
         Raises:
             DataError: If the data does not fit the task.
             SettingError: If a setting or the state is wrong.
-            ProtectionError: If the defence fails or its result is not finite. No update is made.
+            ProtectionError: If the defence fails or, without `training`, its result is not finite. No update
+                is made.
         """
-        return self.protection(task, x, y, ids=ids, seed=seed, first_victim=first_victim, state=state).update
+        protection = self.protection(
+            task, x, y, ids=ids, seed=seed, first_victim=first_victim, state=state, training=training
+        )
+        return protection.update
 
     @final
     def protection(
@@ -101,6 +109,7 @@ class Defense(ABC):
         seed: int | None = None,
         first_victim: int = 0,
         state: DefenseState | None = None,
+        training: bool = False,
     ) -> Protection:
         """Return the update together with the robust data it was computed from, if the defence crafts any.
 
@@ -112,6 +121,7 @@ class Defense(ABC):
             seed: As in `protect`.
             first_victim: As in `protect`.
             state: As in `protect`.
+            training: As in `protect`.
 
         Returns:
             The update and, for inspection on the client, the robust data or None.
@@ -128,7 +138,7 @@ class Defense(ABC):
         if seed is not None:
             checks.integer("seed", seed, 0)
         noise = self.noise_source() if seed is None else NoiseSource(seed=seed, first_victim=first_victim)
-        batch = validated_batch(task, x, y, ids, noise, state)
+        batch = validated_batch(task, x, y, ids, noise, state, training)
         return self._protected(task, batch, lambda: self.compute_upload(task, batch))
 
     @final
@@ -162,7 +172,7 @@ class Defense(ABC):
             The protected gradients.
         """
         noise = self.noise_source() if seed is None else NoiseSource(seed=seed)
-        batch = Batch(x.contiguous(), y.contiguous(), ids, noise, (0.0, 1.0), state, clients)
+        batch = Batch(x.contiguous(), y.contiguous(), ids, noise, (0.0, 1.0), state, clients, training=True)
 
         def compute() -> Upload:
             upload = self.compute_upload(task, batch)
@@ -185,6 +195,8 @@ class Defense(ABC):
         try:
             with tensor_float32(False):
                 upload = compute()
+            if batch.training:
+                check_finite(upload.gradients, training=True, defense=self.name)
             update = make_update(
                 upload.gradients, samples=batch.x.shape[1], defense=self.name, settings=self.settings()
             )

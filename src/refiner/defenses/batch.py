@@ -31,6 +31,8 @@ class Batch:
     """What the defence remembers, if the caller passed a state."""
     clients: Sequence[int] | None = None
     """The number of every victim's client in that state; None if victim v is client v."""
+    training: bool = False
+    """Whether a client must answer whatever its values: those that are not finite are replaced."""
 
     def rows(self, rows: slice) -> "Batch":
         """The same for some of the victims."""
@@ -40,7 +42,13 @@ class Batch:
 
 
 def validated_batch(
-    task: Task, x: Tensor, y: Tensor, ids: Tensor | None, noise: NoiseSource, state: DefenseState | None
+    task: Task,
+    x: Tensor,
+    y: Tensor,
+    ids: Tensor | None,
+    noise: NoiseSource,
+    state: DefenseState | None,
+    training: bool,
 ) -> Batch:
     """The arguments of `protect` as a `Batch`; raises a one-line `DataError` if they do not fit the task."""
     if not isinstance(task, Task):
@@ -64,7 +72,7 @@ def validated_batch(
     if ids is not None:
         ids = ids.to(x.device)
     value_range = _checked_value_range(x.detach(), y, ids, task.classes)
-    return Batch(x.detach().contiguous(), y.contiguous(), ids, noise, value_range, state)
+    return Batch(x.detach().contiguous(), y.contiguous(), ids, noise, value_range, state, training=training)
 
 
 def _check_shapes(task: Task, x: Tensor, y: Tensor) -> int:

@@ -1,22 +1,21 @@
 """`Chain`: several defences as one; the first computes an upload and each next one transforms it."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, Self
 
 from torch import nn
-from torch.nn.utils import get_total_norm
 
 from refiner import checks
 from refiner.core.noise import NoiseSource
 from refiner.core.task import Task
 from refiner.defenses.base import Defense, GradientTransform
 from refiner.defenses.batch import Batch
+from refiner.defenses.finite import check_finite
 from refiner.defenses.result import Upload
 from refiner.defenses.state import DefenseState
 from refiner.defenses.wire_format import WireFormat
-from refiner.errors import ProtectionError, SettingError
+from refiner.errors import SettingError
 
 
 class Chain(Defense):
@@ -169,10 +168,8 @@ class Chain(Defense):
         for index, part in enumerate(self.parts[1:], start=1):
             assert isinstance(part, GradientTransform)
             # A later part may turn NaN into numbers, and so hide that an earlier one failed.
-            if not bool(get_total_norm(list(upload.gradients.values()), math.inf).isfinite()):
-                raise ProtectionError(
-                    f"{self.parts[index - 1].name} made values that are not finite; no update was made"
-                )
+            made_by = self.parts[index - 1].name
+            check_finite(upload.gradients, training=batch.training, defense=made_by)
             # The first part may keep its source for a whole training. Without a seed a later part therefore
             # gets no child of it: noise that is equal in every round can be averaged out.
             noise = batch.noise.child(index) if batch.noise.seeded else part.noise_source()

@@ -14,6 +14,7 @@ from refiner.core.noise import NoiseSource
 from refiner.core.task import Parameters, Task
 from refiner.defenses.base import Defense
 from refiner.defenses.batch import Batch
+from refiner.defenses.finite import make_finite_
 from refiner.defenses.jacobian_norms import estimated_norms, exact_norms, layer_input, rows_at_a_time
 from refiner.defenses.result import Upload
 from refiner.defenses.wire_format import count_at_rate
@@ -79,13 +80,16 @@ class Soteria(Defense):
             "and below a rate of 0.5 an attacker who ignores the linear layer succeeds"
         )
 
-    def feature_mask(self, task: Task, x: Tensor, *, noise: NoiseSource | None = None) -> Tensor:
+    def feature_mask(
+        self, task: Task, x: Tensor, *, noise: NoiseSource | None = None, training: bool = False
+    ) -> Tensor:
         """Return which features are kept (1) and which are pruned (0).
 
         Args:
             task: The model and its loss.
             x: Inputs `[V, B, *input]`.
             noise: The source of random directions for an estimate; None uses a fixed, public one.
+            training: Whether derivatives that are not finite are replaced instead of raising an error.
 
         Returns:
             A mask `[V, B, F]` of the features before the last linear layer.
@@ -109,7 +113,9 @@ class Soteria(Defense):
             # time, and together the uploads would reveal them all.
             source = noise or NoiseSource(seed=0)
             norms = estimated_norms(task, x, layer, probes=self.probes, noise=source, chunk=self.chunk)
-        if not bool(norms.isfinite().all()):
+        if training:
+            make_finite_(norms)
+        elif not bool(norms.isfinite().all()):
             raise ProtectionError("soteria: the features' derivatives are not finite; no update was made")
         # A feature that is zero contributes nothing to the weight gradient: it is pruned last.
         score = torch.where(r == 0, torch.inf, norms / r.abs())
@@ -120,7 +126,7 @@ class Soteria(Defense):
         noise = batch.noise if batch.noise.seeded else None
         victims = max(1, (self.chunk or rows_at_a_time(batch.x)) // batch.x.shape[1])
         chunks = [
-            self._gradients(task, x, y, self.feature_mask(task, x, noise=noise))
+            self._gradients(task, x, y, self.feature_mask(task, x, noise=noise, training=batch.training))
             for x, y in zip(torch.split(batch.x, victims), torch.split(batch.y, victims), strict=True)
         ]
         if len(chunks) == 1:

@@ -12,14 +12,13 @@ from refiner.federation.secure import AggregationError, Identity, RoundConfig, S
 MakeRound = Callable[..., Any]
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, 65.0])
 def test_a_client_whose_update_is_rejected_sends_nothing_and_the_others_continue(
-    make_round: MakeRound, value: float
+    make_round: MakeRound,
 ) -> None:
     run = make_round(5)
     shares = run.until_mask()
     with pytest.raises(DataError, match="nothing was sent"):
-        run.clients[2].mask_update(torch.full((6,), value), shares[2])
+        run.clients[2].mask_update(torch.zeros(7), shares[2])
     with pytest.raises(AggregationError, match="client 2: asked for mask, but it has left the round"):
         run.clients[2].mask_update(run.updates[2], shares[2])
     message = run.server.collect_masked_updates(run.mask_updates(shares, dropouts=[2]))

@@ -50,18 +50,14 @@ def test_every_floating_point_dtype_is_accepted(dtype: torch.dtype) -> None:
     assert encoding.to_signed(encoded).tolist() == [384, -64]
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_values_that_are_not_finite_are_rejected(value: float) -> None:
-    with pytest.raises(DataError, match=r"^update: contains NaN or infinity; nothing was sent$"):
-        FixedPoint().encode(torch.tensor([0.0, value]))
-
-
-def test_a_value_beyond_the_bound_is_rejected_and_not_in_the_error() -> None:
-    FixedPoint(bound=2).encode(torch.tensor([2.0, -2.0]))
-    with pytest.raises(DataError, match=r"outside \[-2, 2\]; nothing was sent") as caught:
-        FixedPoint(bound=2).encode(torch.tensor([0.0, -2.0625]))
-    assert "0625" not in str(caught.value)
-    assert "0625" not in str(caught.value.value)
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    ("value", "sent"), [(math.nan, 0), (math.inf, 2), (-math.inf, -2), (2.0625, 2), (-3e38, -2)]
+)
+def test_a_value_beyond_the_bound_is_clipped_and_never_refused(value: float, sent: float) -> None:
+    """A refusal would tell a server, which chooses the model, something about the data."""
+    encoding = FixedPoint(bound=2)
+    assert encoding.decode(encoding.encode(torch.tensor([0.5, value]))).tolist() == [0.5, sent]
 
 
 @pytest.mark.parametrize(
