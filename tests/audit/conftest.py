@@ -27,7 +27,14 @@ def task(sample: Sample) -> Task:
 
 
 @pytest.fixture(scope="session")
-def audited(task: Task, sample: Sample) -> Callable[[str], AuditResult]:
+def wide_task(sample: Sample) -> Task:
+    """A wider one, which reveals far more without a defence than with one, whatever the seed."""
+    torch.manual_seed(0)
+    return Task(MLP(hidden=64), example=sample.images[:1])
+
+
+@pytest.fixture(scope="session")
+def audited(wide_task: Task, sample: Sample) -> Callable[[str], AuditResult]:
     """`audited("refiner")`: the audit of three victims with that defence, run once."""
     results: dict[str, AuditResult] = {}
 
@@ -35,7 +42,12 @@ def audited(task: Task, sample: Sample) -> Callable[[str], AuditResult]:
         if defense not in results:
             control = defense == "none" or run("none")
             results[defense] = audit(
-                task, sample.images[:3], sample.labels[:3], defense=defense, attack=QUICK, control=control
+                wide_task,
+                sample.images[:3],
+                sample.labels[:3],
+                defense=defense,
+                attack=QUICK,
+                control=control,
             )
         return results[defense]
 

@@ -171,7 +171,7 @@ def test_wrong_arguments_raise_one_line_errors(task: Task, message: str, changes
 
 
 def test_interrupted_audit_resumes(
-    task: Task, sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, audited: Audited
+    wide_task: Task, sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, audited: Audited
 ) -> None:
     # Save the state every few iterations, not every 20 s.
     monkeypatch.setattr(gradient_matching, "_ITERATIONS_PER_BLOCK", 6)
@@ -186,7 +186,7 @@ def test_interrupted_audit_resumes(
                 raise KeyboardInterrupt
 
         x, y = sample.images[:3], sample.labels[:3]
-        return audit(task, x, y, defense="none", attack=QUICK, resume=state, on_progress=note)
+        return audit(wide_task, x, y, defense="none", attack=QUICK, resume=state, on_progress=note)
 
     with pytest.raises(KeyboardInterrupt):
         run(3 * 12)
