@@ -1,4 +1,4 @@
-"""In a training whether a client answers never depends on its data: values that are not finite are replaced."""
+"""In a training a client answers whatever its data: values that are not finite are replaced."""
 
 import pytest
 import torch
