@@ -191,9 +191,11 @@ class DeploymentUnderTest:
     faulty: bool = False
     """Whether the clients are those of faulty_client.py instead of the library's."""
 
-    def train(self, experiment: "Experiment", out: Path, **config: Any) -> None:
-        """Run an experiment on the nodes, and wait for its end."""
-        follow_run(self.deployment, self.submit(experiment, out, **config), CheckpointConfig(out))
+    def train(self, experiment: "Experiment", out: Path, **config: Any) -> int:
+        """Run an experiment on the nodes, wait for its end, and return the id of its run."""
+        run = self.submit(experiment, out, **config)
+        follow_run(self.deployment, run, CheckpointConfig(out))
+        return int(run)
 
     def submit(self, experiment: "Experiment", out: Path, **changes: Any) -> str:
         """Submit an experiment to the nodes, and return the id of its run."""

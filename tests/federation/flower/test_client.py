@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from safetensors.torch import save
 from refiner import Refiner, Task
 from refiner.errors import DataError, SettingError
 from refiner.federation.flower import defense_state, secret
-from refiner.federation.flower.client import ClientSettings, client_app
+from refiner.federation.flower.client import client_app
+from refiner.federation.flower.client_settings import ClientSettings
 from refiner.federation.flower.messages import TrainInstructions
 from refiner.federation.local import get_parameters
 from refiner.models import LeNet
@@ -25,9 +27,9 @@ from refiner.models import LeNet
 INSTRUCTIONS = TrainInstructions(round=1, model="lenet", classes=10, batch=4, local_steps=1, lr=0.1)
 
 
-def context_of(folder: Path | None = None) -> Context:
+def context_of(folder: Path | None = None, run: int = 1) -> Context:
     node_config = {} if folder is None else {"folder": str(folder)}
-    return Context(1, 2, dict(node_config), RecordDict(), {})
+    return Context(run, 2, dict(node_config), RecordDict(), {})
 
 
 def write_client(folder: Path, **changes: Any) -> Path:
@@ -37,13 +39,13 @@ def write_client(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def reply_of(folder: Path | None, content: RecordDict | None = None) -> Message:
-    """The reply of the client in `folder` to a request."""
+def reply_of(folder: Path | None, content: RecordDict | None = None, run: int = 1) -> Message:
+    """The reply of the client in `folder` to a request of a run."""
     torch.manual_seed(0)
     task = Task(LeNet(), example=torch.zeros(1, 3, 32, 32))
     content = content or INSTRUCTIONS.content(get_parameters(task), task.shapes)
-    metadata = Metadata(1, "request", 1, 2, "", "1", 0.0, 3600.0, "train")
-    return client_app()(make_message(metadata, content), context_of(folder))
+    metadata = Metadata(run, "request", 1, 2, "", "1", 0.0, 3600.0, "train")
+    return client_app()(make_message(metadata, content), context_of(folder, run))
 
 
 def test_a_reply_contains_the_update_and_the_number_of_samples(tmp_path: Path) -> None:
@@ -55,6 +57,7 @@ def test_a_reply_contains_the_update_and_the_number_of_samples(tmp_path: Path) -
 
 def test_noise_is_random_unless_the_client_has_a_seed(tmp_path: Path) -> None:
     def weight_sent(folder: Path) -> np.ndarray:
+        (folder / "answered.json").unlink(missing_ok=True)
         return reply_of(folder).content.array_records["arrays"]["head.weight"].numpy()
 
     noisy = "dp-gaussian:magnitude=0.1"
@@ -88,7 +91,7 @@ def test_a_client_that_cannot_protect_its_data_sends_an_error_without_details(
     assert reply.has_error() and not reply.has_content()
     assert reply.error.code == 100
     # The text may contain information about the data, so it stays in the client's log.
-    assert "see the client's log" in reply.error.reason and "=" not in reply.error.reason
+    assert reply.error.reason == "the client sent nothing; see the client's log"
     assert "refiner: " in capfd.readouterr().err
 
 
@@ -107,6 +110,57 @@ def test_a_server_cannot_choose_seed_data_or_defence(tmp_path: Path) -> None:
         assert reply_of(write_client(tmp_path), content).has_error()
     not_finite = INSTRUCTIONS.content(get_parameters(task) * np.nan, task.shapes)
     assert reply_of(write_client(tmp_path), not_finite).has_error()
+
+
+@pytest.mark.hostile
+def test_a_client_answers_once_for_every_round_of_a_run(tmp_path: Path) -> None:
+    write_client(tmp_path)
+    assert reply_of(tmp_path).has_content()
+    again = reply_of(tmp_path)
+    assert again.error.reason == "round 1: this client has begun round 1 already"
+    assert reply_of(tmp_path, run=2).has_content()
+    assert (tmp_path / "answered.json").stat().st_mode & 0o077 == 0
+    (tmp_path / "answered.json").write_text("[]")
+    assert reply_of(tmp_path, run=3).has_error()
+
+
+@pytest.mark.hostile
+def test_batches_of_a_real_client_depend_on_its_secret_and_the_run_and_are_never_all_its_data(
+    tmp_path: Path,
+) -> None:
+    """Otherwise sums over different clients for the same model would differ by one client's update."""
+    write_client(tmp_path, clients=1, seed=None)
+    task = Task(LeNet(), example=torch.zeros(1, 3, 32, 32))
+    content = replace(INSTRUCTIONS, batch=200).content(get_parameters(task), task.shapes)
+    replies = [reply_of(tmp_path, content, run).content for run in (1, 2)]
+    assert [dict(reply["metrics"])["num-examples"] for reply in replies] == [100, 100]
+    one, two = (reply.array_records["arrays"]["head.weight"].numpy() for reply in replies)
+    assert not np.allclose(one, two)
+
+
+@pytest.mark.hostile
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"classes": 9}, "classes = 9: this client accepts 10"),
+        ({"classes": 11}, "classes = 11: this client accepts 10"),
+        ({"batch": 4097}, "batch = 4097: this client accepts 2 to 4096"),
+        ({"batch": 1}, "batch = 1: this client accepts 2 to 4096"),
+        ({"local_steps": 101}, "local_steps = 101: this client accepts 1 to 100"),
+    ],
+)
+def test_a_refusal_depends_on_the_clients_settings_only(
+    change: dict[str, int], reason: str, tmp_path: Path
+) -> None:
+    """The same answer for images of all ten classes and of the first three."""
+    np.savez(tmp_path / "few.npz", images=np.zeros((8, 32, 32, 3), np.uint8), labels=np.arange(8) % 3)
+    instructions = replace(INSTRUCTIONS, **change)  # type: ignore[arg-type]
+    task = Task(LeNet(instructions.classes), example=torch.zeros(1, 3, 32, 32))
+    content = instructions.content(get_parameters(task), task.shapes)
+    for data in ("sample", f"npz:{tmp_path / 'few.npz'}"):
+        own = {"data": data, "classes": 10, "clients": 1, "seed": None, "min_batch": 2}
+        (tmp_path / "answered.json").unlink(missing_ok=True)
+        assert reply_of(write_client(tmp_path, **own), content).error.reason == reason
 
 
 def test_a_secret_that_is_readable_by_others_or_damaged_raises(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -13,8 +14,9 @@ from refiner.data import load_sample
 from refiner.errors import DataError, SettingError
 from refiner.federation import Experiment, FederatedSettings
 from refiner.federation.flower.app_files import run_config_for, write_clients
-from refiner.federation.flower.client import ClientSettings, protected_reply
+from refiner.federation.flower.client import make_update
 from refiner.federation.flower.client_data import load_client_data
+from refiner.federation.flower.client_settings import ClientSettings
 from refiner.federation.flower.messages import TrainInstructions
 from refiner.federation.flower.run_config import RunConfig
 from refiner.federation.local import get_parameters
@@ -35,14 +37,13 @@ def write_images(folder: Path, *names: str, side: int = 32) -> str:
 def samples_used(folder: Path, classes_of_model: int = 10, /, **settings: Any) -> int:
     """The number of samples in the reply of a client with these settings."""
     folder.mkdir(exist_ok=True)
-    (folder / "client.json").write_text(json.dumps({"defense": "none", **settings}))
+    (folder / "client.json").write_text(json.dumps({"defense": "none", "max_share": 1.0, **settings}))
     task = Task(LeNet(classes_of_model), example=torch.zeros(1, 3, 32, 32))
     instructions = TrainInstructions(
         round=1, model="lenet", classes=classes_of_model, batch=500, local_steps=1, lr=0.1
     )
     content = instructions.content(get_parameters(task), task.shapes)
-    reply = protected_reply(instructions, content, folder)
-    return int(reply.metric_records["metrics"]["num-examples"])  # type: ignore[arg-type]
+    return make_update(instructions, content, folder, ClientSettings.read(folder), run=1)[2]
 
 
 def test_a_client_trains_on_all_of_its_data_unless_the_source_is_shared(tmp_path: Path) -> None:
@@ -54,51 +55,53 @@ def test_a_client_trains_on_all_of_its_data_unless_the_source_is_shared(tmp_path
 
 def test_a_few_images_are_enough(tmp_path: Path) -> None:
     data = write_images(tmp_path / "zoo", "cat/0.png", "dog/1.png")
-    assert samples_used(tmp_path / "client", 2, data=data) == 2
+    assert samples_used(tmp_path / "client", 2, data=data, classes=["cat", "dog"]) == 2
 
 
 def test_a_training_split_is_used_completely(tmp_path: Path) -> None:
     data = write_images(tmp_path / "zoo", "train/cat/0.png", "train/dog/1.png", "test/cat/2.png")
-    assert samples_used(tmp_path / "client", 2, data=data) == 2
+    assert samples_used(tmp_path / "client", 2, data=data, classes=["cat", "dog"]) == 2
 
 
 def test_one_list_of_class_names_numbers_different_folders_consistently(tmp_path: Path) -> None:
     one = write_images(tmp_path / "one", "cat/0.png", "dog/1.png")
     two = write_images(tmp_path / "two", "dog/0.png", "fox/1.png")
-    assert load_client_data(one, 3, classes=CLASSES).labels.tolist() == [0, 1]
-    assert load_client_data(two, 3, classes=CLASSES).labels.tolist() == [1, 2]
+    assert load_client_data(one, classes=CLASSES).labels.tolist() == [0, 1]
+    assert load_client_data(two, classes=CLASSES).labels.tolist() == [1, 2]
     assert samples_used(tmp_path / "client", 3, data=two, classes=CLASSES) == 2
     with pytest.raises(DataError, match=r"/two/fox: not one of the classes bee, cat, dog$"):
-        load_client_data(two, 3, classes=["bee", "cat", "dog"])
+        load_client_data(two, classes=["bee", "cat", "dog"])
 
 
-def test_a_folder_with_another_number_of_classes_raises(tmp_path: Path) -> None:
+def test_data_of_ones_own_need_classes_that_do_not_come_from_the_labels(tmp_path: Path) -> None:
     data = write_images(tmp_path / "zoo", "cat/0.png", "dog/1.png")
-    for expected in (1, 3):
+    for classes in (None, 2):
         with pytest.raises(DataError) as caught:
-            load_client_data(data, expected)
+            load_client_data(data, classes=classes)
         assert str(caught.value) == (
-            f"{data}: 2 classes, the server's model has {expected}; set "
-            '"classes" in client.json to the server\'s class names, in its order'
+            'classes: set "classes" in client.json to the server\'s class names, in its order'
         )
-    with pytest.raises(DataError) as caught:
-        load_client_data(data, 4, classes=CLASSES)
-    assert str(caught.value) == "classes: 3 names, the server's model has 4 classes"
+    np.savez(tmp_path / "zoo.npz", images=np.zeros((2, 32, 32, 3), np.uint8), labels=np.array([0, 4]))
+    data = f"npz:{tmp_path / 'zoo.npz'}"
+    for wrong in (None, CLASSES):
+        with pytest.raises(DataError, match=r"^classes: set .* to the server's number of classes$"):
+            load_client_data(data, classes=wrong)
+    assert load_client_data(data, classes=7).classes == 7
 
 
-def test_a_label_outside_the_model_raises() -> None:
+def test_a_label_beyond_the_clients_classes_raises() -> None:
     with pytest.raises(DataError) as caught:
-        load_client_data("sample", 4)
-    assert str(caught.value) == "sample: contains label 9, the server's model has labels in [0, 3]"
-    assert len(load_client_data("sample", 20)) == 200  # numeric labels mean the same everywhere
+        load_client_data("sample", classes=4)
+    assert str(caught.value) == "sample: contains labels beyond classes = 4"
+    assert load_client_data("sample", classes=20).classes == 20  # numeric labels mean the same everywhere
 
 
 def test_images_of_different_sizes_need_a_size(tmp_path: Path) -> None:
     write_images(tmp_path / "zoo", "cat/0.png", "dog/1.png", side=48)
     data = write_images(tmp_path / "zoo", "cat/2.png", "dog/3.png", side=40)
     with pytest.raises(DataError, match="set size to make them equal"):
-        samples_used(tmp_path / "client", 2, data=data)
-    assert samples_used(tmp_path / "client", 2, data=data, size=32) == 4
+        samples_used(tmp_path / "client", 2, data=data, classes=["cat", "dog"])
+    assert samples_used(tmp_path / "client", 2, data=data, classes=["cat", "dog"], size=32) == 4
 
 
 @pytest.mark.parametrize(
@@ -107,6 +110,9 @@ def test_images_of_different_sizes_need_a_size(tmp_path: Path) -> None:
         ({"size": 0}, "size = 0: expected an integer ≥ 1"),
         ({"size": "32"}, "size = '32': expected an integer ≥ 1"),
         ({"classes": "cat"}, "classes = 'cat': expected"),
+        ({"classes": 0}, "classes = 0: expected an integer ≥ 1"),
+        ({"max_share": 0}, "max_share = 0: expected a number in (0, 1]"),
+        ({"max_batch": 3, "min_batch": 4}, "max_batch = 3: expected an integer ≥ 4"),
         ({"classes": ["cat", "cat"]}, "classes = ['cat', 'cat']: expected"),
     ],
 )

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
@@ -19,8 +18,9 @@ from refiner import Task
 from refiner.errors import RefinerError
 from refiner.federation import Experiment, FederatedSettings, run_experiment
 from refiner.federation.flower.app_files import run_config_for, write_app, write_clients
-from refiner.federation.flower.client import protected_reply
-from refiner.federation.flower.messages import TrainInstructions
+from refiner.federation.flower.client import make_update
+from refiner.federation.flower.client_settings import ClientSettings
+from refiner.federation.flower.messages import TrainInstructions, to_arrays
 from refiner.federation.local import get_parameters
 from refiner.federation.schedule import derive_seed
 from refiner.models import make_model
@@ -54,8 +54,8 @@ def sent_arrays(sent: bytes) -> list[Tensor]:
     return arrays
 
 
-def undefended_upload(client: Path, settings: FederatedSettings, folder: Path) -> dict[str, Tensor]:
-    """The upload of a client in the first round, for the same samples, without a defence."""
+def undefended_upload(client: Path, settings: FederatedSettings, folder: Path, run: int) -> dict[str, Tensor]:
+    """The upload of a client in the first round of a run, for the same samples, without a defence."""
     folder.mkdir()
     client_json = json.loads((client / "client.json").read_text())
     (folder / "client.json").write_text(json.dumps(client_json | {"defense": "none"}))
@@ -65,9 +65,8 @@ def undefended_upload(client: Path, settings: FederatedSettings, folder: Path) -
     task = Task(make_model("lenet"), example=torch.zeros(1, 3, 32, 32))
     instructions = TrainInstructions(1, "lenet", 10, settings.batch, settings.local_steps, settings.lr)
     content = instructions.content(get_parameters(task), task.shapes)
-    arrays = protected_reply(instructions, content, folder)["arrays"]
-    assert isinstance(arrays, ArrayRecord)
-    return dict(arrays.to_torch_state_dict())
+    update, shapes, _ = make_update(instructions, content, folder, ClientSettings.read(folder), run)
+    return dict(to_arrays(update, shapes).to_torch_state_dict())
 
 
 def largest_cosine(expected: Tensor, arrays: list[Tensor]) -> float:
@@ -117,15 +116,16 @@ def test_the_strategy_works_in_a_custom_server_app(shared: Any, tmp_path: Path) 
 def test_neither_the_undefended_gradient_nor_the_secret_is_sent(shared: Any, tmp_path: Path) -> None:
     """For clients without a seed, whose noise depends on a secret in their folder."""
     settings = FederatedSettings(rounds=1, clients=2, batch=8, lr=0.1, seed=None)
-    client, sent = shared.client_folders[0], {}
+    client, sent, uploads = shared.client_folders[0], [], []
     for defense in ("none", "refiner:iterations=3,search=always"):
         shared.relay.sent.clear()
-        shared.train(replace(EXPERIMENT, defense=defense, training=settings), tmp_path / defense[:4])
-        sent[defense] = bytes(shared.relay.sent)
-    undefended, refined = sent.values()
-    upload = undefended_upload(client, settings, tmp_path / "undefended")
+        out = tmp_path / defense[:4]
+        run = shared.train(replace(EXPERIMENT, defense=defense, training=settings), out)
+        sent.append(bytes(shared.relay.sent))
+        uploads.append(undefended_upload(client, settings, out / "undefended", run))
+    (undefended, refined), (control, upload) = sent, uploads
     # Positive control: without a defence every layer is found.
-    assert all(largest_cosine(layer, sent_arrays(undefended)) > 0.99999 for layer in upload.values())
+    assert all(largest_cosine(layer, sent_arrays(undefended)) > 0.99999 for layer in control.values())
     assert len(sent_arrays(refined)) >= len(upload)
     for name, layer in upload.items():
         if name.endswith("weight"):
@@ -143,7 +143,7 @@ def test_neither_the_undefended_gradient_nor_the_secret_is_sent(shared: Any, tmp
 def test_a_round_without_a_valid_reply_is_an_error(shared: Any, tmp_path: Path) -> None:
     failing = replace(EXPERIMENT, defense="refiner:input_range=(0,0.5)")
     message = "round 1: 0 of 2 nodes sent a valid reply, at least 1 are needed"
-    with pytest.raises(RefinerError, match=f"^{message}.*DataError; see the client's log"):
+    with pytest.raises(RefinerError, match=f"^{message}.*the client sent nothing; see the client's log"):
         shared.train(failing, tmp_path)
     assert not (tmp_path / "outcome.json").exists()
 

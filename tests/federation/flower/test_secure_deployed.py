@@ -21,7 +21,8 @@ from torch import Tensor
 from refiner import Task
 from refiner.federation import CheckpointConfig, Experiment, FederatedSettings
 from refiner.federation.flower.aggregation import Secure, make_aggregation
-from refiner.federation.flower.client import ClientSettings, make_update
+from refiner.federation.flower.client import make_update
+from refiner.federation.flower.client_settings import ClientSettings
 from refiner.federation.flower.engine import follow_run
 from refiner.federation.flower.messages import TrainInstructions
 from refiner.federation.local import get_parameters, weighted_mean
@@ -51,7 +52,7 @@ def unmasked_update(folder: Path, round: int, parameters: Tensor, task: Task) ->
     """The update that the client of `folder` would send without masks, and its number of samples."""
     instructions = TrainInstructions(round, "lenet", 10, SETTINGS.batch, SETTINGS.local_steps, SETTINGS.lr)
     content = instructions.content(parameters, task.shapes)
-    update, _, samples = make_update(instructions, content, folder, ClientSettings.read(folder))
+    update, _, samples = make_update(instructions, content, folder, ClientSettings.read(folder), run=0)
     return update, samples
 
 

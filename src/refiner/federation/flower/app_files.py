@@ -9,8 +9,8 @@ from typing import Any
 import tomli_w
 
 from refiner.federation.experiment import Experiment
-from refiner.federation.flower.client import ClientSettings
 from refiner.federation.flower.client_secrets import load_identity, write_private
+from refiner.federation.flower.client_settings import ClientSettings
 from refiner.federation.flower.identities import identities_json
 from refiner.federation.flower.run_config import RunConfig
 from refiner.files import write_atomically

@@ -11,7 +11,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, Reco
 from torch import Tensor
 
 from refiner import checks
-from refiner.errors import DataError
+from refiner.core.task import Task
+from refiner.errors import DataError, RefinerError
 from refiner.federation.flower.received_array import quote, read_array, wrong_array
 from refiner.federation.secure.primitives import digest
 
@@ -20,6 +21,10 @@ Shapes = Mapping[str, torch.Size]
 
 # The record names of Flower's own examples and strategies.
 _ARRAYS, _CONFIG, _METRICS, _NUM_EXAMPLES = "arrays", "config", "metrics", "num-examples"
+
+
+class RefusedRequest(RefinerError):
+    """A client does not answer a request. Only the request and its settings decide: the text may be sent."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,22 @@ def instructions_digest(content: RecordDict) -> bytes:
     return digest(*parts)
 
 
+def received_instructions(content: RecordDict) -> TrainInstructions:
+    """The instructions that a client received; wrong ones are refused."""
+    try:
+        return TrainInstructions.read(content)
+    except RefinerError as error:
+        raise RefusedRequest(str(error)) from error
+
+
+def received_parameters(content: RecordDict, task: Task) -> Tensor:
+    """The parameters `[N]` that a client received for its model; wrong ones are refused."""
+    try:
+        return from_arrays(content, task.shapes, next(iter(task.parameters().values())))
+    except RefinerError as error:
+        raise RefusedRequest(str(error)) from error
+
+
 def update_content(update: Tensor, shapes: Shapes, samples: int) -> RecordDict:
     """The content of a client's reply: its protected model update `[N]` and its number of samples."""
     return RecordDict({_ARRAYS: to_arrays(update, shapes), _METRICS: MetricRecord({_NUM_EXAMPLES: samples})})
@@ -126,12 +147,14 @@ def read_update(content: RecordDict, shapes: Shapes, like: Tensor, max_samples: 
 
 
 def error_text(error: Error) -> str:
-    """A node's error reply on one line of limited length.
+    """A node's error reply on one line of limited length, without characters that control a terminal.
 
-    >>> error_text(Error(code=100, reason="no\\ndata"))
-    'error 100: no data'
+    >>> error_text(Error(code=100, reason="no\\ndata\\x1b[2J"))
+    'error 100: no data?[2J'
     """
-    return f"error {error.code}: {' '.join(str(error.reason).split())[:200]}"
+    reason = " ".join(str(error.reason).split())[:200]
+    printable = "".join(letter if letter.isprintable() else "?" for letter in reason)
+    return f"error {error.code}: {printable}"
 
 
 def to_arrays(flat: Tensor, shapes: Shapes) -> ArrayRecord:

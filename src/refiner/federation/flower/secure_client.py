@@ -6,20 +6,26 @@ be repeated from the same state, whatever happens during the step.
 """
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from flwr.app import RecordDict
 from torch import Tensor
 
-from refiner.errors import DataError, SettingError
+from refiner.errors import DataError
 from refiner.federation.flower.aggregation import Secure
+from refiner.federation.flower.answered_rounds import one_at_a_time
 from refiner.federation.flower.client_secrets import load_identity, others_have_permission, write_private
 from refiner.federation.flower.identities import read_identities
 from refiner.federation.flower.messages import instructions_digest
-from refiner.federation.flower.secure_messages import INTRODUCE, StepRequest, from_records, to_records
+from refiner.federation.flower.secure_messages import (
+    INTRODUCE,
+    StepRequest,
+    from_records,
+    received_request,
+    to_records,
+)
 from refiner.federation.secure import AggregationError, RoundConfig, SecureClient
 from refiner.federation.secure.messages import ids_to_bytes
 from refiner.files import file_error
@@ -95,10 +101,10 @@ class SecureParticipant:
 
     def reply(self, content: RecordDict, node: int, make_update: MakeUpdate) -> RecordDict:
         """The reply to one step; the new state is on the disk before it is returned."""
-        request = StepRequest.read(content)
+        request = received_request(content)
         if request.step == INTRODUCE:
             return to_records(self._introduction(node))
-        with _exclusive(self.folder):
+        with one_at_a_time(self.folder):
             persisted = PersistedRound.read(self.folder)
             begin = self._begin if request.step == "advertise" else self._resume
             client = begin(request, persisted)
@@ -177,23 +183,3 @@ class SecureParticipant:
             )
         update, samples = make_update(request.round)
         return client.mask_update(update, message, samples)
-
-
-@contextmanager
-def _exclusive(folder: Path) -> Iterator[None]:
-    """Allow one step at a time: two at once could start from the same state and sign different messages."""
-    try:
-        import fcntl
-    except ImportError:
-        raise SettingError(
-            "aggregation = secure: needs POSIX file locks",
-            field="aggregation",
-            value="secure",
-            expected="a system with POSIX file locks",
-        ) from None
-    with (folder / "aggregation.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when this process ends, in any way
-        except OSError:
-            raise AggregationError("another step of this client is running; nothing is sent") from None
-        yield

@@ -7,7 +7,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from refiner import checks
-from refiner.errors import DataError
+from refiner.errors import DataError, RefinerError
+from refiner.federation.flower.messages import RefusedRequest
 from refiner.federation.flower.received_array import read_array, wrong_array
 from refiner.federation.secure import STEPS
 from refiner.federation.secure.messages import ids_from_bytes, ids_to_bytes
@@ -82,6 +83,14 @@ class StepRequest:
             checks.integer("size", size, 1),
             digest,
         )
+
+
+def received_request(content: RecordDict) -> StepRequest:
+    """The request that a client received; a wrong one is refused."""
+    try:
+        return StepRequest.read(content)
+    except RefinerError as error:
+        raise RefusedRequest(str(error)) from error
 
 
 def to_records(message: Mapping[str, bytes]) -> RecordDict:

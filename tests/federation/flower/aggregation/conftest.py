@@ -24,7 +24,8 @@ else:
     from refiner.federation import Experiment, FederatedSettings
     from refiner.federation.flower.aggregation import Secure, make_aggregation, session_name
     from refiner.federation.flower.app_files import write_clients, write_identities
-    from refiner.federation.flower.client import ClientSettings, client_app, make_update
+    from refiner.federation.flower.client import client_app, make_update
+    from refiner.federation.flower.client_settings import ClientSettings
     from refiner.federation.flower.identities import read_identities
     from refiner.federation.flower.messages import TrainInstructions
     from refiner.federation.flower.secure_messages import StepRequest
@@ -105,7 +106,7 @@ class Federation:
         """The update that the client of `folder` would send without masks, and its number of samples."""
         content = self.instructions(round)
         instructions, settings = TrainInstructions.read(content), ClientSettings.read(folder)
-        update, _, samples = make_update(instructions, content, folder, settings)
+        update, _, samples = make_update(instructions, content, folder, settings, run=0)
         return update, samples
 
     def plain_mean(self, folders: list[Path], round: int = 1) -> Tensor:

@@ -21,10 +21,14 @@ DIGEST = bytes(32)
 
 
 def assert_rejected(reply: Message, kind: str, message: str, log: pytest.CaptureFixture[str]) -> None:
-    """The reply is an error that names only the type; the message is in the client's log."""
-    assert reply.has_error() and not reply.has_content()
-    assert reply.error.code == 100 and f"({kind}; see the client's log)" in reply.error.reason
-    assert message in log.readouterr().err
+    """The reply is an error; the message is in the client's log, and sent only if it depends on no data."""
+    assert reply.has_error() and not reply.has_content() and reply.error.code == 100
+    logged = log.readouterr().err
+    assert f"refiner: {kind}: " in logged and message in logged
+    if kind in ("AggregationError", "RefusedRequest"):
+        assert message in reply.error.reason
+    else:
+        assert reply.error.reason == "the client sent nothing; see the client's log"
 
 
 def test_a_replaced_key_is_rejected(federation: Any, capfd: pytest.CaptureFixture[str]) -> None:
@@ -123,11 +127,11 @@ def test_a_secure_client_rejects_plain_requests_and_a_plain_client_secure_ones(
 ) -> None:
     fed = federation()
     message = "expected a step of secure aggregation"
-    assert_rejected(fed.send(1001, fed.instructions()), "DataError", message, capfd)
+    assert_rejected(fed.send(1001, fed.instructions()), "RefusedRequest", message, capfd)
     write_clients(Experiment(data="sample", training=FederatedSettings(clients=3)), fed.folders)
     assert fed.send(1001, fed.instructions()).has_content()
     introduce = StepRequest("introduce").content()
-    assert_rejected(fed.send(1001, introduce), "DataError", "instructions: expected", capfd)
+    assert_rejected(fed.send(1001, introduce), "RefusedRequest", "instructions: expected", capfd)
 
 
 def test_instructions_of_another_round_or_a_failing_defence_end_the_clients_round(
@@ -234,10 +238,10 @@ def test_a_client_with_another_digest_is_left_out_of_the_sum(federation: Any) ->
 def test_a_client_runs_one_step_at_a_time(federation: Any, capfd: pytest.CaptureFixture[str]) -> None:
     fed = federation()
     request = StepRequest("advertise", 1, (0, 1, 2), 10, DIGEST).content()
-    with (fed.folders[0] / "aggregation.lock").open("w") as lock:
+    with (fed.folders[0] / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        message = "another step of this client is running"
-        assert_rejected(fed.send(1001, request), "AggregationError", message, capfd)
+        message = "this client is answering another request"
+        assert_rejected(fed.send(1001, request), "RefusedRequest", message, capfd)
     assert fed.send(1001, request).has_content()
     assert (fed.folders[0] / "aggregation.json").stat().st_mode & 0o077 == 0
 

@@ -18,8 +18,8 @@ from refiner.errors import DataError, ProtectionError, RefinerError, SettingErro
 from refiner.federation import Experiment, FederatedSettings
 from refiner.federation.flower import server
 from refiner.federation.flower.aggregation import Secure, session_name
-from refiner.federation.flower.client import ClientSettings
 from refiner.federation.flower.client_secrets import load_identity
+from refiner.federation.flower.client_settings import ClientSettings
 from refiner.federation.flower.run_config import RunConfig
 from refiner.federation.flower.secure_messages import StepRequest, from_records
 from refiner.federation.flower.secure_server import SecureRounds

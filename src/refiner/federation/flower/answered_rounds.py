@@ -1,0 +1,66 @@
+"""`answered.json`: a client answers once for every round of a run, whatever a server asks for."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from refiner import checks
+from refiner.errors import SettingError
+from refiner.federation.flower.client_secrets import write_private
+from refiner.federation.flower.messages import RefusedRequest
+from refiner.files import file_error
+
+
+def begin_round(folder: Path, run: int, round: int) -> None:
+    """Remember that a client answers for a round; on the disk when this returns.
+
+    Args:
+        folder: The client's private folder.
+        run: Flower's id of the run.
+        round: Number of the round.
+
+    Raises:
+        RefusedRequest: The client has answered for this round, or a later one, or answers at the moment.
+        DataError: The file is damaged. Only the client may decide to delete it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     begin_round(Path(folder), run=1, round=3)
+    ...     begin_round(Path(folder), run=2, round=3)
+    ...     begin_round(Path(folder), run=1, round=3)
+    Traceback (most recent call last):
+    refiner.federation.flower.messages.RefusedRequest: round 3: this client has begun round 3 already
+    """
+    path = folder / "answered.json"
+    with one_at_a_time(folder):
+        try:
+            last_rounds = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+            last = checks.integer("round", last_rounds.get(str(run), 0), 0)
+        except (OSError, ValueError, AttributeError, SettingError) as error:
+            expected = "the last round of every run as JSON; delete it when no training is running"
+            raise file_error(path, f"expected {expected}", expected) from error
+        if round <= last:
+            raise RefusedRequest(f"round {round}: this client has begun round {last} already")
+        write_private(path, json.dumps({**last_rounds, str(run): round}).encode())
+
+
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Let one process of a client at a time decide on a request: two could start from the same state.
+
+    Raises:
+        RefusedRequest: Another one does at the moment.
+        SettingError: The system has no POSIX file locks.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        expected = "a system with POSIX file locks"
+        raise SettingError(f"folder: expected {expected}", field="folder", expected=expected) from None
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when this process ends, in any way
+        except OSError:
+            raise RefusedRequest("this client is answering another request; nothing is sent") from None
+        yield
