@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.app.message import make_message
 from flwr.app.metadata import Metadata
 from flwr.clientapp import ClientApp
@@ -56,7 +56,6 @@ def test_the_mod_protects_the_difference_of_the_weights() -> None:
 @pytest.mark.parametrize(
     "new",
     [
-        arrays(weight=WEIGHT * np.float32(np.nan)),
         arrays(weight=WEIGHT[:, :2]),
         arrays(weight=WEIGHT.astype(np.float64)),
         arrays(weight=None),
@@ -69,8 +68,43 @@ def test_weights_that_cannot_be_protected_become_an_error(
 ) -> None:
     reply = reply_through_mod(Pruning(), new)
     assert reply.has_error() and not reply.has_content()
-    assert reply.error.reason.startswith("pruning failed (")
+    assert reply.error.reason.startswith("pruning could not protect the reply; no arrays were sent")
     assert "refiner: " in capfd.readouterr().err
+
+
+@pytest.mark.hostile
+def test_weights_that_are_not_finite_are_replaced_and_not_refused() -> None:
+    """A server that chooses the weights chooses when a client's training overflows."""
+    reply = reply_through_mod(Pruning(rate=0.5), arrays(weight=WEIGHT * np.float32(np.nan)))
+    assert weight_in(reply).tolist() == np.zeros((2, 3)).tolist()
+
+
+@pytest.mark.hostile
+def test_nothing_but_protected_arrays_and_metrics_leaves_an_app_with_the_mod() -> None:
+    app = ClientApp(mods=[defense_mod(Pruning())])
+    contents: dict[str, RecordDict] = {}
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        return Message(contents["train"], reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        return Message(contents["evaluate"], reply_to=message)
+
+    def reply_to(kind: str, content: dict[str, Any]) -> Message:
+        contents[kind] = RecordDict(content)
+        metadata = Metadata(1, "request", 1, 2, "", "1", 0.0, 3600.0, kind)
+        message = make_message(metadata, RecordDict({"arrays": arrays()}))
+        return app(message, Context(1, 2, {}, RecordDict(), {}))
+
+    metrics = MetricRecord({"num-examples": 4, "accuracy": 0.5})
+    assert dict(reply_to("evaluate", {"metrics": metrics}).content["metrics"]) == dict(metrics)
+    assert reply_to("evaluate", {"metrics": metrics, "arrays": arrays(weight=WEIGHT)}).has_error()
+    raw = ConfigRecord({"raw": WEIGHT.tobytes()})
+    for kind in ("train", "evaluate"):
+        assert reply_to(kind, {"arrays": arrays(weight=WEIGHT), "config": raw}).has_error()
+    assert reply_to("train", {"arrays": arrays(weight=WEIGHT), "metrics": metrics}).has_content()
 
 
 def test_integer_arrays_pass_only_if_unchanged() -> None:

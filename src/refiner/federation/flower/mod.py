@@ -11,6 +11,7 @@ from torch import Tensor
 
 from refiner.core.noise import NoiseSource
 from refiner.defenses.base import Defense, GradientTransform
+from refiner.defenses.finite import make_finite_
 from refiner.errors import DataError, ProtectionError, SettingError
 
 Next = Callable[[Message, Context], Message]
@@ -25,7 +26,9 @@ def defense_mod(defense: Defense) -> Callable[[Message, Context, Next], Message]
 
     The client receives weights, trains, and returns weights. Their difference goes through `defense` in the
     place of a gradient. For one step of SGD it is lr × gradient, so choose a clipping norm or a noise scale
-    for that magnitude. A reply that can't be protected is replaced by an error without arrays.
+    for that magnitude. A reply that can't be protected is replaced by an error without arrays: one with a
+    `ConfigRecord`, whose bytes and texts no defence reads, or an evaluation that returns arrays. Metrics are
+    passed on as they are.
 
     Args:
         defense: A defence that needs only the gradient: pruning, quantisation, DP on the whole update, or a
@@ -46,15 +49,19 @@ def defense_mod(defense: Defense) -> Callable[[Message, Context, Next], Message]
     transforms = _transforms(defense)
 
     def mod(message: Message, context: Context, call_next: Next) -> Message:
-        received = {key: _to_numpy(record) for key, record in _array_records(message).items()}
         reply = call_next(message, context)
         if reply.has_error():
             return reply
         try:
+            _check_records(reply)
+            if message.metadata.message_type.partition(".")[0] != "train":
+                _check_no_arrays(reply)
+                return reply
+            received = {key: _to_numpy(record) for key, record in _array_records(message).items()}
             content = _protect_reply(reply, received, transforms)
         except Exception as error:  # whatever fails, the reply is an error without arrays
             print(f"refiner: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-            reason = f"{defense.name} failed ({type(error).__name__}); no arrays were sent"
+            reason = f"{defense.name} could not protect the reply; no arrays were sent; see the client's log"
             # In reply to the request: Flower never delivers an error in reply to a reply.
             return Message(Error(code=DEFENSE_FAILED, reason=reason), reply_to=message)
         return Message(content, reply_to=message)
@@ -136,12 +143,12 @@ def _protect_record(
                 expected="an unchanged array, or a floating-point one",
             )
     for transform in transforms:
-        _check_finite(update)
+        _make_finite(update)
         protected = transform.transform(update, NoiseSource(), samples)
         if {n: t.shape for n, t in protected.items()} != {n: t.shape for n, t in update.items()}:
             raise ProtectionError(f"{transform.name} changed the shapes of the update")
         update = protected
-    _check_finite(update)
+    _make_finite(update)
     weights = {
         name: value if name not in update else value - update[name][0].numpy().astype(value.dtype)
         for name, value in old.items()
@@ -149,10 +156,29 @@ def _protect_record(
     return ArrayRecord({name: Array(np.asarray(value)) for name, value in weights.items()})
 
 
-def _check_finite(update: dict[str, Tensor]) -> None:
-    for name, value in update.items():
-        if not bool(value.isfinite().all()):
-            raise ProtectionError(f"{name}: contains NaN or infinity")
+def _make_finite(update: dict[str, Tensor]) -> None:
+    """Replaced, not refused: the server chooses the weights, and a refusal would tell it about the data."""
+    for value in update.values():
+        make_finite_(value)
+
+
+def _check_records(reply: Message) -> None:
+    """Raise if a reply has records that no defence reads."""
+    for key, record in reply.content.items():
+        if not isinstance(record, ArrayRecord | MetricRecord):
+            raise DataError(
+                f"{key}: a {type(record).__name__} can't be protected",
+                field=key,
+                value=type(record).__name__,
+                expected="arrays and metrics",
+            )
+
+
+def _check_no_arrays(reply: Message) -> None:
+    for key in reply.content.array_records:
+        raise DataError(
+            f"{key}: arrays in the reply to an evaluation", field=key, value="arrays", expected="metrics"
+        )
 
 
 def _array_records(message: Message) -> dict[str, ArrayRecord]:
