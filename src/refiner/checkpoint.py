@@ -31,7 +31,7 @@ def write_checkpoint(
     """
     state = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     metadata = {"settings": json.dumps(settings), "done": str(done)}
-    write_atomically(path, save(state, metadata | {"sum": tensors_digest(state, metadata)}))
+    write_atomically(path, save(state, metadata | {"sum": tensors_digest(state, metadata)}), private=True)
 
 
 def read_checkpoint(

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from refiner.errors import DataError, RefinerError, SettingError
 from refiner.federation import Experiment, FederatedSettings, run_experiment
+from refiner.files import locked
 
 SHORT = Experiment(
     data="sample", evaluate_every=2, training=FederatedSettings(rounds=4, clients=4, batch=8, lr=0.1)
@@ -137,3 +138,10 @@ def test_more_clients_than_samples_raises(tmp_path: Path) -> None:
     experiment = replace(SHORT, training=FederatedSettings(rounds=1, clients=500))
     with pytest.raises((DataError, SettingError), match="clients"):
         run_experiment(experiment, tmp_path)
+
+
+@pytest.mark.hostile
+def test_two_trainings_do_not_write_to_one_folder(tmp_path: Path) -> None:
+    with locked(tmp_path, ValueError()), pytest.raises(DataError) as caught:
+        run_experiment(Experiment(data="sample", training=FederatedSettings(rounds=1, clients=1)), tmp_path)
+    assert str(caught.value) == f"out = '{tmp_path}': another training is writing to it"

@@ -136,7 +136,7 @@ def write_attack_state(
     }
     # Clones: safetensors rejects tensors that share memory, as the first and the best point do.
     copies = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
-    write_atomically(path, save(copies, header | {"sum": tensors_digest(copies, header)}))
+    write_atomically(path, save(copies, header | {"sum": tensors_digest(copies, header)}), private=True)
 
 
 def read_same_attack(path: Path, fingerprints: Mapping[str, str]) -> tuple[dict[str, int], dict[str, Tensor]]:

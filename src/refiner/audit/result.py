@@ -222,7 +222,7 @@ class AuditResult:
         Returns:
             Its path.
         """
-        return write_atomically(path, self.to_json().encode("utf-8", "surrogatepass"))
+        return write_atomically(path, self.to_json().encode("utf-8", "surrogatepass"), private=True)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "AuditResult":

@@ -24,7 +24,7 @@ from refiner.federation.local import LocalClients
 from refiner.federation.schedule import Schedule, derive_seed
 from refiner.federation.server import make_server
 from refiner.federation.training import CheckpointConfig, Clients, Curve, OnRound, ignore_round, run_rounds
-from refiner.files import write_atomically
+from refiner.files import locked, write_atomically
 from refiner.models import make_model
 
 
@@ -151,23 +151,25 @@ def run_experiment(
     model = make_model(experiment.model, classes=data.classes, input_shape=tuple(data.images.shape[1:]))
     task = Task(model.to(device), example=torch.zeros(1, *data.images.shape[1:], device=device))
     clients = make_clients(task, data)
-    write_atomically(folder / "settings.json", json.dumps(asdict(experiment), indent=1).encode())
-    start = time.perf_counter()
-    curve = run_rounds(
-        clients,
-        task,
-        test,
-        experiment.training.rounds,
-        server=server,
-        evaluate_every=experiment.evaluate_every,
-        patience=experiment.patience,
-        checkpoints=checkpoints,
-        on_round=on_round,
-    )
-    outcome = Outcome(curve[-1][1], curve, time.perf_counter() - start)
-    weights = save({name: tensor.cpu() for name, tensor in model.state_dict().items()})
-    write_atomically(folder / "weights.safetensors", weights)
-    write_atomically(folder / "outcome.json", json.dumps(asdict(outcome), indent=1).encode())
+    busy = DataError(field="out", value=str(folder), problem="another training is writing to it")
+    with locked(folder, busy):
+        write_atomically(folder / "settings.json", json.dumps(asdict(experiment), indent=1).encode())
+        start = time.perf_counter()
+        curve = run_rounds(
+            clients,
+            task,
+            test,
+            experiment.training.rounds,
+            server=server,
+            evaluate_every=experiment.evaluate_every,
+            patience=experiment.patience,
+            checkpoints=checkpoints,
+            on_round=on_round,
+        )
+        outcome = Outcome(curve[-1][1], curve, time.perf_counter() - start)
+        weights = save({name: tensor.cpu() for name, tensor in model.state_dict().items()})
+        write_atomically(folder / "weights.safetensors", weights)
+        write_atomically(folder / "outcome.json", json.dumps(asdict(outcome), indent=1).encode())
     return outcome
 
 

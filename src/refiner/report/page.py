@@ -86,7 +86,7 @@ def write_page(path: str | os.PathLike[str], page: Page) -> Path:
     ...     write_page(Path(folder) / "index.html", Page("Refined", "Ten images.")).name
     'index.html'
     """
-    return write_atomically(path, render_page(page).encode("utf-8"))
+    return write_atomically(path, render_page(page).encode("utf-8"), private=True)
 
 
 def render_page(page: Page) -> str:

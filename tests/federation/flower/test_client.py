@@ -1,6 +1,7 @@
 """The client app in one process: its replies, its noise, its secret, and what makes it send nothing."""
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -110,6 +111,22 @@ def test_a_server_cannot_choose_seed_data_or_defence(tmp_path: Path) -> None:
         assert reply_of(write_client(tmp_path), content).has_error()
     not_finite = INSTRUCTIONS.content(get_parameters(task) * np.nan, task.shapes)
     assert reply_of(write_client(tmp_path), not_finite).has_error()
+
+
+@pytest.mark.hostile
+def test_settings_that_others_could_change_are_not_used(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_client(tmp_path) / "client.json"
+    path.chmod(0o666)
+    assert reply_of(tmp_path).has_error()
+    assert "others can write it; use chmod 600" in capfd.readouterr().err
+    path.chmod(0o600)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    if os.getuid() == 0:  # only then the file can be given to another user; otherwise this test is that user
+        os.chown(path, 54321, -1)
+    assert reply_of(tmp_path).has_error()
+    assert "belongs to another user; use chown" in capfd.readouterr().err
 
 
 @pytest.mark.hostile

@@ -1,15 +1,13 @@
 """`answered.json`: a client answers once for every round of a run, whatever a server asks for."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from refiner import checks
 from refiner.errors import SettingError
-from refiner.federation.flower.client_secrets import write_private
 from refiner.federation.flower.messages import RefusedRequest
-from refiner.files import file_error
+from refiner.files import file_error, locked, write_atomically
 
 
 def begin_round(folder: Path, run: int, round: int) -> None:
@@ -42,25 +40,9 @@ def begin_round(folder: Path, run: int, round: int) -> None:
             raise file_error(path, f"expected {expected}", expected) from error
         if round <= last:
             raise RefusedRequest(f"round {round}: this client has begun round {last} already")
-        write_private(path, json.dumps({**last_rounds, str(run): round}).encode())
+        write_atomically(path, json.dumps({**last_rounds, str(run): round}).encode(), private=True)
 
 
-@contextmanager
-def one_at_a_time(folder: Path) -> Iterator[None]:
-    """Let one process of a client at a time decide on a request: two could start from the same state.
-
-    Raises:
-        RefusedRequest: Another one does at the moment.
-        SettingError: The system has no POSIX file locks.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        expected = "a system with POSIX file locks"
-        raise SettingError(f"folder: expected {expected}", field="folder", expected=expected) from None
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released when this process ends, in any way
-        except OSError:
-            raise RefusedRequest("this client is answering another request; nothing is sent") from None
-        yield
+def one_at_a_time(folder: Path) -> AbstractContextManager[None]:
+    """Let one process of a client at a time decide on a request: two could start from the same state."""
+    return locked(folder, RefusedRequest("this client is answering another request; nothing is sent"))

@@ -9,7 +9,7 @@ from typing import Any
 import tomli_w
 
 from refiner.federation.experiment import Experiment
-from refiner.federation.flower.client_secrets import load_identity, write_private
+from refiner.federation.flower.client_secrets import load_identity
 from refiner.federation.flower.client_settings import ClientSettings
 from refiner.federation.flower.identities import identities_json
 from refiner.federation.flower.run_config import RunConfig
@@ -86,7 +86,7 @@ def write_clients(
             device=device,
             aggregation=aggregation,
         )
-        write_private(folder / "client.json", json.dumps(asdict(settings)).encode())
+        write_atomically(folder / "client.json", json.dumps(asdict(settings)).encode(), private=True)
 
 
 def write_identities(client_folders: Sequence[Path], server_folder: Path) -> None:
@@ -99,4 +99,4 @@ def write_identities(client_folders: Sequence[Path], server_folder: Path) -> Non
     }
     for folder in (*client_folders, server_folder):
         folder.mkdir(parents=True, exist_ok=True)
-        write_private(folder / "identities.json", identities_json(public_keys))
+        write_atomically(folder / "identities.json", identities_json(public_keys), private=True)

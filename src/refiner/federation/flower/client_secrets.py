@@ -18,7 +18,7 @@ from torch import Tensor
 from refiner.defenses import Defense, DefenseState
 from refiner.errors import DataError, SettingError
 from refiner.federation.secure.identity import Identity
-from refiner.files import file_error
+from refiner.files import create_private, file_error, write_atomically
 
 # Permissions of group and others to read, write or execute.
 _OTHERS = 0o077
@@ -120,7 +120,7 @@ def load_secret(folder: Path) -> bytes:
     """
     path = folder / "secret"
     if not path.exists():
-        write_private(path, secrets.token_bytes(32))
+        create_private(path, secrets.token_bytes(32))
     return _read_private_bytes(path)
 
 
@@ -142,13 +142,27 @@ def load_identity(folder: Path, *, create: bool = False) -> Identity:
                 value=str(path),
                 expected="a file with the client's key",
             )
-        write_private(path, Identity.generate().secret())
+        create_private(path, Identity.generate().secret())
     return Identity(_read_private_bytes(path))
 
 
 def others_have_permission(path: Path, mode: int) -> bool:
     """Whether others than a file's owner have one of the permissions in `mode`, such as 0o022 to write."""
     return os.name == "posix" and bool(path.stat().st_mode & mode)
+
+
+def check_ownership(path: Path) -> None:
+    """Raise if a file belongs to another user, or others can write it: they could change data and defence.
+
+    Raises:
+        DataError: Says what to do. A missing file is no error.
+    """
+    if os.name != "posix" or not path.exists():
+        return
+    if path.stat().st_uid not in (os.geteuid(), 0):
+        raise file_error(path, "belongs to another user; use chown", "a file of this user")
+    if others_have_permission(path, 0o022):
+        raise file_error(path, "others can write it; use chmod 600", "a file that only its owner can write")
 
 
 def _read_private_bytes(path: Path) -> bytes:
@@ -190,32 +204,4 @@ def save_defense_state(folder: Path, state: Mapping[str, Tensor]) -> None:
     """Store the state of a defence, if it has one."""
     if state:
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
-        write_private(folder / "memory.safetensors", save(tensors))
-
-
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file atomically that only its owner can read; it is on the disk when this returns."""
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise file_error(
-            path, f"can't be written ({error.strerror})", "a path that can be written"
-        ) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    """Flush a folder's entries to disk, so that an old file can't reappear after a power cut."""
-    if os.name != "posix":  # other systems offer no way to do it
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        write_atomically(folder / "memory.safetensors", save(tensors), private=True)

@@ -9,6 +9,7 @@ from typing import Self
 from refiner import checks
 from refiner.data.classes import validate_class_names
 from refiner.federation.flower.aggregation import make_aggregation
+from refiner.federation.flower.client_secrets import check_ownership
 from refiner.federation.flower.messages import RefusedRequest, TrainInstructions
 from refiner.files import file_error
 
@@ -90,10 +91,11 @@ class ClientSettings:
         """The settings in a client's folder.
 
         Raises:
-            DataError: If `client.json` is missing or malformed.
+            DataError: If `client.json` is missing or malformed, or others could change it.
             SettingError: If a value lies outside its range.
         """
         path = folder / "client.json"
+        check_ownership(path)
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:

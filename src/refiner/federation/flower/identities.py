@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from refiner import checks
-from refiner.federation.flower.client_secrets import others_have_permission
+from refiner.federation.flower.client_secrets import check_ownership
 from refiner.files import file_error
 
 
@@ -26,8 +26,7 @@ def read_identities(folder: Path) -> dict[int, bytes]:
             "the clients' public keys as JSON",
         ) from error
     # Whoever can change the list can replace keys by their own.
-    if others_have_permission(path, 0o022):
-        raise file_error(path, "others can write it; use chmod 600", "a file that only its owner can write")
+    check_ownership(path)
     for client, key in public_keys.items():
         checks.integer("client", client, 0, 2**63 - 1)
         if len(key) != 32:

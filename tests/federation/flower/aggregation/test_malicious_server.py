@@ -1,6 +1,5 @@
 """A client's app facing a malicious server, or with a wrong private folder: it replies with an error only."""
 
-import fcntl
 import json
 from typing import Any
 
@@ -14,6 +13,7 @@ from refiner.federation.flower.client_secrets import load_identity
 from refiner.federation.flower.messages import instructions_digest
 from refiner.federation.flower.secure_messages import StepRequest, from_records
 from refiner.federation.secure import AggregationError, Identity
+from refiner.files import locked
 
 RUN = 77
 TWO_OF_THREE = "secure:threshold=2,minimum=2"
@@ -238,8 +238,7 @@ def test_a_client_with_another_digest_is_left_out_of_the_sum(federation: Any) ->
 def test_a_client_runs_one_step_at_a_time(federation: Any, capfd: pytest.CaptureFixture[str]) -> None:
     fed = federation()
     request = StepRequest("advertise", 1, (0, 1, 2), 10, DIGEST).content()
-    with (fed.folders[0] / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(fed.folders[0], ValueError()):
         message = "this client is answering another request"
         assert_rejected(fed.send(1001, request), "RefusedRequest", message, capfd)
     assert fed.send(1001, request).has_content()
