@@ -19,7 +19,7 @@ from refiner.core.task import Task
 from refiner.core.update import Update, _joint_matrix, make_update
 from refiner.defenses.none import NoDefense
 from refiner.defenses.refiner import Refiner
-from refiner.errors import ProtectionError
+from refiner.errors import ProtectionError, SettingError
 from refiner.models import LeNet
 
 SETTINGS = {"alpha": 0.1, "steps": 3, "on": True, "kind": "blend", "radius": None, "range": (0.0, 1.0)}
@@ -110,7 +110,7 @@ def test_save_and_load_are_bit_exact(tmp_path: Path) -> None:
     assert (loaded.samples, loaded.defense) == (7, "mine")
     assert dict(loaded.settings) == SETTINGS
     assert list(loaded.settings) == list(SETTINGS)
-    assert repr(loaded) == repr(update)
+    assert repr(loaded) == repr(update).replace("mine", "received, claims mine")
 
 
 @pytest.mark.parametrize("defense", [NoDefense(), Refiner(iterations=1), Refiner.paper(iterations=1)])
@@ -239,3 +239,24 @@ def test_adjacent_tensors_of_other_storages_are_no_joint_matrix() -> None:
         [torch.frombuffer(memory.numpy()[:4], dtype=torch.float32).view(1, 4), memory[4:8].view(1, 4)],
     ):
         assert _joint_matrix(neighbours) is None
+
+
+@pytest.mark.hostile
+def test_a_loaded_update_is_received_and_its_defence_a_claim(tmp_path: Path) -> None:
+    update = example_update()
+    update.save(tmp_path / "u.safetensors")
+    loaded = Update.load(tmp_path / "u.safetensors")
+    assert not update.received and loaded.received
+    assert repr(loaded).startswith("Update(received, claims mine, ")
+
+
+@pytest.mark.hostile
+def test_one_victims_gradients_are_copies_that_hold_no_other_victim(tmp_path: Path) -> None:
+    matrix = torch.randn(50, 100)
+    update = make_update({"w": matrix[:, :60], "b": matrix[:, 60:]}, samples=1, defense="none", settings={})
+    victim = update.victim(7)
+    assert torch.equal(torch.cat([victim["w"], victim["b"]]), matrix[7])
+    torch.save(victim, tmp_path / "victim.pt")
+    assert (tmp_path / "victim.pt").stat().st_size < 50 * 100
+    with pytest.raises(SettingError, match=r"^index = 50: expected an integer in \[0, 49\]"):
+        update.victim(50)

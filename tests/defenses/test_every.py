@@ -141,6 +141,8 @@ def test_victims_can_have_their_own_models(text: str, task: Task, pairs: Batch) 
 def test_a_seed_determines_the_upload(text: str, task: Task, batch: Batch) -> None:
     one, again, other = (make_defense(text).protect(task, *batch, seed=seed).flat() for seed in (1, 1, 2))
     assert torch.equal(one, again)
+    # A zero has no sign: it would be that of the value that a defence removed.
+    assert not bool((one.signbit() & (one == 0)).any())
     drawn = not torch.equal(one, other)
     assert drawn or not {"refiner", "dp-gaussian", "dp-laplace"} & set(make_defense(text).name.split("+"))
     # Without a seed two clients draw different noise.

@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from refiner import checks
 from refiner.errors import DataError, ProtectionError
 from refiner.files import write_atomically
 
@@ -32,6 +33,8 @@ class Update:
         samples: How many samples each victim's batch has.
         defense: The name of the defence.
         settings: The settings of the defence.
+        received: Whether it was read from a file. What such an update says of its defence is a claim of
+            whoever wrote it.
 
     Raises:
         ProtectionError: The class was called directly, or the values are not finite.
@@ -48,6 +51,7 @@ class Update:
         samples: int,
         defense: str,
         settings: Mapping[str, object],
+        received: bool = False,
         _permit: object = None,
     ) -> None:
         if _permit is not _PERMIT:
@@ -64,6 +68,7 @@ class Update:
         self.tensors: Mapping[str, Tensor] = MappingProxyType({n: t.detach() for n, t in tensors.items()})
         self.samples = samples
         self.defense = defense
+        self.received = received
         self.settings: Mapping[str, object] = MappingProxyType(dict(settings))
         # One check of all values, and last: it waits for the GPU.
         if not bool(finite):
@@ -102,7 +107,25 @@ class Update:
 
     def __repr__(self) -> str:
         size = f"victims={self.victims}, samples={self.samples}, parameters={len(self.tensors)}"
-        return f"Update({self.defense}, {size})"
+        origin = "received, claims " if self.received else ""
+        return f"Update({origin}{self.defense}, {size})"
+
+    def victim(self, index: int) -> dict[str, Tensor]:
+        """The gradients of one victim by parameter name, as copies.
+
+        To store or send them: `tensors[name][index]` is a view, with which `torch.save` writes all victims.
+
+        Args:
+            index: The victim's index.
+
+        Returns:
+            Tensors of the parameters' shapes.
+
+        Raises:
+            SettingError: There is no such victim.
+        """
+        checks.integer("index", index, 0, self.victims - 1)
+        return {name: t[index].clone() for name, t in self.tensors.items()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the update as one safetensors file.
@@ -132,7 +155,7 @@ class Update:
             path: The safetensors file.
 
         Returns:
-            The update, on the CPU.
+            The update, on the CPU, with `received` set: its file may claim any defence.
 
         Raises:
             DataError: The file is missing, damaged, or not an update of finite values.
@@ -161,7 +184,8 @@ class Update:
                 raise
             raise _load_error(path, f"unreadable ({' '.join(str(error).split())[:120]})") from error
         try:
-            return cls(tensors, samples=samples, defense=defense, settings=settings, _permit=_PERMIT)
+            claims = {"samples": samples, "defense": defense, "settings": settings}
+            return cls(tensors, **claims, received=True, _permit=_PERMIT)
         except ProtectionError as error:
             raise _load_error(path, "holds values that are not finite") from error
 

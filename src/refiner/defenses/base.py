@@ -195,6 +195,8 @@ class Defense(ABC):
         try:
             with tensor_float32(False):
                 upload = compute()
+            for gradient in upload.gradients.values():
+                gradient.add_(0.0)  # no −0: its sign would be that of the value that a defence removed
             if batch.training:
                 check_finite(upload.gradients, training=True, defense=self.name)
             update = make_update(
