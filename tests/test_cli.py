@@ -117,3 +117,11 @@ def test_error_in_a_separate_process(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr == run(*words, code=2).stderr
     assert not done.stdout
+
+
+@pytest.mark.hostile
+def test_file_names_do_not_control_the_terminal_and_long_ones_are_one_line(tmp_path: Path) -> None:
+    escape = run("refine", "--data", str(tmp_path / "a\x1b[2Jb"), code=2)
+    assert "\x1b" not in escape.output and "a?[2Jb" in escape.output
+    long = run("refine", "--data", str(tmp_path / ("a" * 300)), code=2)
+    assert long.output.count("\n") == 1 and "File name too long" in long.output

@@ -44,6 +44,8 @@ def number(field: str, value: object, low: float, high: float = math.inf, *, abo
         raise wrong(field, value, expected)
     # An integer too large for a float is out of every range.
     result = float(value) if abs(value) < 1e300 else math.inf
+    if result == high == math.inf and 1e300 <= value < math.inf:
+        raise wrong(field, value, f"a number in {bracket}{low:g}, 1e300)")
     inside = low < result <= high if above else low <= result <= high
     if not math.isfinite(result) or not inside:
         raise wrong(field, value, expected)

@@ -132,6 +132,14 @@ def test_pixels_of_another_shape_are_rejected() -> None:
             decode_pixels({**encoded, "shape": shape})
 
 
+@pytest.mark.hostile
+@pytest.mark.parametrize("shape", [[1, 2**70, 2, 3], [-1, -2, 2, 3], [0, 1, 1, 3]])
+def test_pixels_of_an_absurd_shape_are_rejected(shape: list[int]) -> None:
+    encoded = encode_pixels(np.zeros((1, 2, 2, 3), np.uint8)) | {"shape": shape}
+    with pytest.raises(ValueError, match=r"^images of "):
+        decode_pixels(encoded)
+
+
 def test_to_json_value_returns_json_types() -> None:
     assert to_json_value({1: (math.inf, True, None, "a")}) == {"1": ["inf", True, None, "a"]}
 

@@ -90,6 +90,13 @@ def test_server_without_content_length(fetch: Callable[[], Path], server: Any) -
     assert fetch().read_bytes() == CONTENT
 
 
+@pytest.mark.hostile
+@pytest.mark.parametrize("length", ["many", "-5", "1e9", "²"])
+def test_a_malformed_content_length_is_ignored(length: str, fetch: Callable[[], Path], server: Any) -> None:
+    server.ranges, server.length = False, length
+    assert fetch().read_bytes() == CONTENT
+
+
 @pytest.mark.parametrize("ranges", [True, False])
 def test_download_stops_after_repeated_interruptions(
     ranges: bool, fetch: Callable[[], Path], server: Any, tmp_path: Path

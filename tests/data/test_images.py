@@ -205,3 +205,10 @@ def test_random_bytes_never_crash(tmp_path: Path) -> None:
 def test_the_record_of_the_sample_is_plain_json() -> None:
     file = Path(__file__).parents[2] / "src" / "refiner" / "assets" / "sample.json"
     assert set(json.loads(file.read_text())) == {"source", "class_names", "labels", "indices", "columns"}
+
+
+@pytest.mark.hostile
+def test_an_npz_that_expands_to_gigabytes_is_rejected(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "bomb.npz", images=np.zeros((24_000, 32, 32, 3), np.uint8))
+    with pytest.raises(DataError, match=r"bomb\.npz: .* that expand to 73\.7 MB, expected at most 100 times"):
+        read_images(tmp_path / "bomb.npz")

@@ -191,6 +191,17 @@ def test_a_sample_with_a_zero_gradient_is_protected() -> None:
         assert float(update.flat().norm()) > 0
 
 
+@pytest.mark.hostile
+def test_an_input_range_in_which_all_images_look_alike_raises(
+    task: Task, images: tuple[Tensor, Tensor]
+) -> None:
+    """They would all get the same noise, and the difference of two uploads would not be noisy."""
+    x, y = images
+    with pytest.raises(DataError, match="less than one of the 256 levels of input_range"):
+        Refiner(input_range=(-1e3, 1e3)).protect(task, x, y)
+    Refiner(input_range=(-50.0, 50.0), search="never").protect(task, x, y)
+
+
 def test_data_outside_the_input_range_raises(task: Task, images: tuple[Tensor, Tensor]) -> None:
     x, y = images
     with pytest.raises(DataError, match="input_range"):

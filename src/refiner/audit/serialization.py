@@ -16,6 +16,8 @@ from refiner.errors import DataError
 
 FORMAT = "refiner-audit-2"
 """Version 2 has the verdicts visible, identifiable and neither, and the control of every result."""
+# Far more than an audit holds; the product of absurd sides has thousands of digits.
+_MAX_PIXELS = 2**36
 _OLD_FORMATS = ("refiner-audit-1",)
 Pixels = NDArray[np.uint8]
 
@@ -63,13 +65,15 @@ def decode_pixels(encoded: Mapping[str, Any]) -> Pixels:
     """Return the pixels that `encode_pixels` encoded; raises ValueError if they do not fit their shape."""
     shape = tuple(int(side) for side in encoded["shape"])
     count = math.prod(shape)
+    if min(shape, default=0) < 1 or count > _MAX_PIXELS:
+        raise ValueError(f"images of shape {list(shape)}")
     # Decompress no more than the shape needs: a few bytes can expand to gigabytes.
     decompressor = zlib.decompressobj()
     try:
         data = decompressor.decompress(base64.b64decode(encoded["zlib"], validate=True), max_length=count + 1)
     except (zlib.error, binascii.Error) as error:
         raise ValueError("images that can't be decompressed") from error
-    if min(shape) < 1 or len(data) != count or not decompressor.eof:
+    if len(data) != count or not decompressor.eof:
         raise ValueError(f"images of {len(data)} bytes, expected {count}")
     return np.frombuffer(data, np.uint8).reshape(shape).copy()
 

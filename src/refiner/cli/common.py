@@ -96,6 +96,8 @@ def one_line_errors(command: typer.Context) -> Iterator[None]:
             raise typer.Exit(2) from None
         except Exception as error:  # third-party code may raise anything
             message = _plugin_message(error)
+            if message is None and isinstance(error, OSError):
+                message = f"{error.filename or 'system'}: {error.strerror or error}"
             if message is None:
                 raise
             _print_line(message)
@@ -148,4 +150,6 @@ def _one_line_usage(group: Any = None) -> Iterator[None]:
 
 
 def _print_line(text: str) -> None:
-    print(f"refiner: {' '.join(text.splitlines())}", file=sys.stderr)
+    # File names and other machines' texts may contain characters that control a terminal.
+    line = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.splitlines()))
+    print(f"refiner: {line}", file=sys.stderr)

@@ -173,7 +173,8 @@ def _resume(
                 part.unlink()
                 return False
         else:  # a server without support for ranges sends the complete file
-            size, total = 0, int(response.headers.get("Content-Length") or 0)
+            length = response.headers.get("Content-Length", "")
+            size, total = 0, int(length) if length.isdecimal() else 0
         require_free_space(part.parent, max(0, total - size), published.name)
         with disk_errors(part), part.open("ab" if size else "wb") as stream:
             while block := _read_block(response):
@@ -196,4 +197,4 @@ def _parse_range(header: str) -> tuple[int, int]:
     """The first byte and the total size from `bytes 5-9/10`; (-1, 0) if the header has another form."""
     positions, _, total = header.removeprefix("bytes ").partition("/")
     start = positions.partition("-")[0]
-    return (int(start), int(total)) if start.isdigit() and total.isdigit() else (-1, 0)
+    return (int(start), int(total)) if start.isdecimal() and total.isdecimal() else (-1, 0)

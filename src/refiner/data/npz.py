@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from refiner.data.expansion import check_expansion
+from refiner.errors import DataError
 from refiner.files import file_error
 
 
@@ -25,8 +27,12 @@ def load_npz(path: Path) -> Mapping[str, NDArray[Any]]:
     try:
         # NumPy does not close a broken file that it opened itself.
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
+            expanded = sum(entry.file_size for entry in archive.zip.infolist())
+            check_expansion(path, path.stat().st_size, expanded)
             return {key: archive[key] for key in archive.files}
     except (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError) as error:
+        if isinstance(error, DataError):
+            raise
         raise file_error(
             path, f"not an .npz of plain arrays ({' '.join(str(error).split())})", "an .npz of plain arrays"
         ) from error

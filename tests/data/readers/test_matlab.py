@@ -112,7 +112,17 @@ def test_wrong_sizes_and_bombs_raise(tmp_path: Path) -> None:
         read_mat(file)
     bomb = zlib.compress(struct.pack("<II", 14, 2**32 - 8))
     file.write_bytes(header("<") + struct.pack("<II", 15, len(bomb)) + bomb)
-    with pytest.raises(DataError, match="an array of 4,294,967,288 bytes, expected at most"):
+    with pytest.raises(DataError, match=r"that expand to 4\.3 GB, expected at most 100 times as much"):
+        read_mat(file)
+
+
+@pytest.mark.hostile
+def test_many_arrays_that_are_small_alone_are_a_bomb_together(tmp_path: Path) -> None:
+    inner = matrix("<", b"y", (2**24, 1), 6, bytes(2**24), 2)
+    packed = zlib.compress(inner)
+    file = tmp_path / "a.mat"
+    file.write_bytes(header("<") + 8 * (struct.pack("<II", 15, len(packed)) + packed))
+    with pytest.raises(DataError, match="expected at most 100 times as much"):
         read_mat(file)
 
 

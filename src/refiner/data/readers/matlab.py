@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from refiner.data.expansion import check_expansion
 from refiner.errors import DataError
 from refiner.files import file_error
 
@@ -34,7 +35,6 @@ _ARRAY_DTYPES = {
     15: "u8",
 }
 _COMPLEX_FLAG = 0x0800
-_MAX_ARRAY_BYTES = 2**31
 
 
 class _Element(NamedTuple):
@@ -55,11 +55,12 @@ def read_mat(path: Path) -> dict[str, NDArray[Any]]:
     order = {b"IM": "<", b"MI": ">"}.get(content[126:128])
     if len(content) < _HEADER_BYTES or order is None or not content.startswith(b"MATLAB 5.0"):
         raise file_error(path, "not a .mat file of version 5", "a .mat file of version 5")
-    arrays = {}
+    arrays, expanded = {}, 0
     try:
         for element in _elements(memoryview(content)[_HEADER_BYTES:], order, str(path)):
             if element.type == _COMPRESSED:
-                element = _decompress(element, order, str(path))  # noqa: PLW2901
+                element = _decompress(element, order, path, len(content), expanded)  # noqa: PLW2901
+                expanded += len(element.body)
             if element.type == _MATRIX and (named := _read_array(element.body, order, str(path))) is not None:
                 arrays[named[0]] = named[1]
     except StopIteration:
@@ -95,16 +96,12 @@ def _elements(content: memoryview, order: str, path: str) -> Iterator[_Element]:
         yield _Element(element_type, content[start : start + size])
 
 
-def _decompress(element: _Element, order: str, path: str) -> _Element:
+def _decompress(element: _Element, order: str, path: Path, stored: int, expanded: int) -> _Element:
+    """The element inside a compressed one, in a file of `stored` bytes of which `expanded` came so far."""
     decompressor = zlib.decompressobj()
     tag = decompressor.decompress(element.body, 8)
     element_type, size = struct.unpack(order + "II", tag)
-    if size > _MAX_ARRAY_BYTES:
-        raise file_error(
-            path,
-            f"an array of {size:,} bytes, expected at most {_MAX_ARRAY_BYTES:,}",
-            f"arrays of at most {_MAX_ARRAY_BYTES:,} bytes",
-        )
+    check_expansion(path, stored, expanded + size)
     body = decompressor.decompress(decompressor.unconsumed_tail, size)
     if len(body) != size:
         raise file_error(

@@ -157,6 +157,14 @@ class RefinerSettings:
                 field="x",
                 expected=f"values in {self.input_range}",
             )
+        level = (self.input_range[1] - self.input_range[0]) / 255
+        if 0 < high - low < 0.9 * level:
+            raise DataError(
+                f"x in [{low:.4g}, {high:.4g}]: less than one of the 256 levels of input_range = "
+                f"{self.input_range}, by which images are told apart; set input_range",
+                field="x",
+                expected=f"values that fill {self.input_range}",
+            )
         if self.beta and self.privacy == "network":
             EvaluationNetwork.check_shape(task.input_shape)
 
