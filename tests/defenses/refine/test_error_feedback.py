@@ -116,3 +116,14 @@ def test_the_residual_is_not_part_of_an_update(task: Task, batches: list[tuple[T
     update = defense.protect(task, *batches[0], state=defense.init_state())
     assert update.tensors.keys() == set(task.names)
     assert not any(isinstance(value, Tensor) for value in update.settings.values())
+
+
+def test_residuals_of_another_model_are_dropped() -> None:
+    """A client's folder may hold the state of an earlier training of another model."""
+    state = ErrorFeedback()
+    state.store([1], torch.ones(1, 5))
+    state.store([0], torch.ones(1, 3))
+    assert state.state_dict()["clients"].tolist() == [0]
+    restored = ErrorFeedback()
+    restored.load_state_dict(state.state_dict())
+    assert torch.equal(restored.residuals([0, 1], torch.zeros(2, 3)), torch.tensor([[1.0] * 3, [0.0] * 3]))

@@ -39,9 +39,10 @@ class ErrorFeedback(DefenseState):
         )
 
     def store(self, clients: Sequence[int], residuals: Tensor) -> None:
-        """Replace the residuals of these clients by `residuals [V, N]`."""
+        """Replace the residuals of these clients by `residuals [V, N]`; those of other models are dropped."""
         with self._lock:
-            self._by_client.update(zip(clients, residuals.unbind(), strict=True))
+            kept = {client: row for client, row in self._by_client.items() if len(row) == residuals.shape[1]}
+            self._by_client = kept | dict(zip(clients, residuals.unbind(), strict=True))
 
     def state_dict(self) -> dict[str, Tensor]:
         """The clients' numbers and their residuals; empty if there are none."""
