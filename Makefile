@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: demo test docs test-processes test-flower test-wheel test-kernels lint format clean
 
 demo: $(READY)
-	$(BIN)/refiner audit --victims 20 --iterations 400 --attack inverting --attack linear --out out/demo \
+	$(BIN)/refiner audit --victims 20 --iterations 300 --attack inverting --attack linear --out out/demo \
 		$(addprefix --defense ,none refiner dp-gaussian gq pruning soteria:sensitivity=estimated)
 
 test: lint
