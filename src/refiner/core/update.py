@@ -12,6 +12,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from refiner import checks
+from refiner.core.finite import make_finite_
 from refiner.errors import DataError, ProtectionError
 from refiner.files import write_atomically
 
@@ -255,20 +256,35 @@ def _storage_range(t: Tensor) -> tuple[int, int]:
 
 
 def make_update(
-    tensors: Mapping[str, Tensor], *, samples: int, defense: str, settings: Mapping[str, object]
+    tensors: Mapping[str, Tensor],
+    *,
+    samples: int,
+    defense: str,
+    settings: Mapping[str, object],
+    replace_non_finite: bool = False,
 ) -> Update:
     """Make an Update; only the base class of the defences may call it.
 
     Args:
-        tensors: Protected gradients by parameter name, `[V, *shape]` each.
+        tensors: Protected gradients by parameter name, `[V, *shape]` each. They may be changed in place.
         samples: How many samples each victim's batch has.
         defense: The name of the defence.
         settings: The settings of the defence.
+        replace_non_finite: Replace NaN by 0, and infinity by a large number, instead of raising an error.
 
     Returns:
-        The update.
+        The update. Its zeros have no sign: it would be that of the value that a defence removed.
 
     Raises:
         ProtectionError: The tensors are not finite gradients of the same victims.
     """
+    matrix = _joint_matrix([*tensors.values()])
+    if matrix is None:
+        tensors = {name: t.clone() for name, t in tensors.items()}
+    # The tensors themselves, or the matrix that they are columns of.
+    for t in tensors.values() if matrix is None else (matrix,):
+        if t.dtype in FLOATS:
+            t.add_(0.0)  # −0 + 0 = +0
+            if replace_non_finite:
+                make_finite_(t)
     return Update(tensors, samples=samples, defense=defense, settings=settings, _permit=_PERMIT)

@@ -1,10 +1,11 @@
 """Defences: each turns a client's batch into an `Update` that the client can upload."""
 
 from refiner.defenses.accounting import dp_epsilon
-from refiner.defenses.base import Defense, GradientTransform
+from refiner.defenses.base import Defense
 from refiner.defenses.batch import Batch
 from refiner.defenses.chain import Chain
 from refiner.defenses.dp import DPGaussian, DPLaplace
+from refiner.defenses.gradient_transform import GradientTransform
 from refiner.defenses.none import NoDefense
 from refiner.defenses.pruning import Pruning
 from refiner.defenses.quantisation import Quantisation

@@ -3,24 +3,25 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import ClassVar, Literal, Self, final
+from typing import TYPE_CHECKING, ClassVar, Literal, Self, final
 
 import torch
 from torch import Tensor, nn
 
 from refiner import checks
-from refiner.core.gradients import Gradients, graphed_gradients
 from refiner.core.input_checks import check_recording
 from refiner.core.noise import NoiseSource
 from refiner.core.precision import tensor_float32
 from refiner.core.task import Task
 from refiner.core.update import Update, make_update
 from refiner.defenses.batch import Batch, validated_batch
-from refiner.defenses.finite import check_finite
 from refiner.defenses.result import Protection, Upload
 from refiner.defenses.state import DefenseState
 from refiner.defenses.wire_format import WireFormat
 from refiner.errors import DataError, ProtectionError, RefinerError, SettingError
+
+if TYPE_CHECKING:
+    from refiner.defenses.gradient_transform import GradientTransform
 
 
 class Defense(ABC):
@@ -195,12 +196,12 @@ class Defense(ABC):
         try:
             with tensor_float32(False):
                 upload = compute()
-            for gradient in upload.gradients.values():
-                gradient.add_(0.0)  # no −0: its sign would be that of the value that a defence removed
-            if batch.training:
-                check_finite(upload.gradients, training=True, defense=self.name)
             update = make_update(
-                upload.gradients, samples=batch.x.shape[1], defense=self.name, settings=self.settings()
+                upload.gradients,
+                samples=batch.x.shape[1],
+                defense=self.name,
+                settings=self.settings(),
+                replace_non_finite=batch.training,
             )
             return Protection(update, upload.robust)
         except RefinerError:
@@ -319,32 +320,3 @@ class Defense(ABC):
         """The settings by name, without those that are private to the client."""
         public = (f.name for f in fields(self) if f.init and not f.metadata.get("private"))  # type: ignore[arg-type]
         return {name: getattr(self, name) for name in public}
-
-
-class GradientTransform(Defense):
-    """A defence that changes a gradient without seeing the data; it can follow another in a `Chain`."""
-
-    needs = "gradient"
-
-    @abstractmethod
-    def transform(self, gradient: Gradients, noise: NoiseSource, samples: int) -> Gradients:
-        """Return the protected gradient: the method that a subclass implements.
-
-        Args:
-            gradient: Name → `[V, *shape]`, each the mean over a victim's samples; not to be changed in place.
-            noise: The source for all random draws; draws are numbered from `noise.first_victim` on.
-            samples: The number of samples per victim.
-
-        Returns:
-            Tensors of the same names, shapes and types. Victims are independent of each other.
-        """
-
-    @property
-    def gradient_transforms(self) -> "tuple[GradientTransform, ...]":
-        """This defence, unless its settings make it need the data."""
-        return (self,) if self.needs == "gradient" else ()
-
-    def compute_upload(self, task: Task, batch: Batch) -> Upload:
-        """The transformed gradient of the raw data."""
-        gradient = graphed_gradients(task, batch.x, batch.y)
-        return Upload(self.transform(gradient, batch.noise, batch.x.shape[1]))

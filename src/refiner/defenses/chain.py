@@ -1,21 +1,24 @@
 """`Chain`: several defences as one; the first computes an upload and each next one transforms it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, Self
 
 from torch import nn
+from torch.nn.utils import get_total_norm
 
 from refiner import checks
+from refiner.core.finite import make_finite_
 from refiner.core.noise import NoiseSource
 from refiner.core.task import Task
-from refiner.defenses.base import Defense, GradientTransform
+from refiner.defenses.base import Defense
 from refiner.defenses.batch import Batch
-from refiner.defenses.finite import check_finite
+from refiner.defenses.gradient_transform import GradientTransform
 from refiner.defenses.result import Upload
 from refiner.defenses.state import DefenseState
 from refiner.defenses.wire_format import WireFormat
-from refiner.errors import SettingError
+from refiner.errors import ProtectionError, SettingError
 
 
 class Chain(Defense):
@@ -168,11 +171,14 @@ class Chain(Defense):
         for index, part in enumerate(self.parts[1:], start=1):
             assert isinstance(part, GradientTransform)
             # A later part may turn NaN into numbers, and so hide that an earlier one failed.
-            made_by = self.parts[index - 1].name
-            check_finite(upload.gradients, training=batch.training, defense=made_by)
+            gradients = dict(upload.gradients)
+            if batch.training:
+                gradients = {name: make_finite_(value.clone()) for name, value in gradients.items()}
+            elif not bool(get_total_norm(list(gradients.values()), math.inf).isfinite()):
+                made_by = self.parts[index - 1].name
+                raise ProtectionError(f"{made_by} made values that are not finite; no update was made")
             # The first part may keep its source for a whole training. Without a seed a later part therefore
             # gets no child of it: noise that is equal in every round can be averaged out.
             noise = batch.noise.child(index) if batch.noise.seeded else part.noise_source()
-            gradients = part.transform(upload.gradients, noise, batch.x.shape[1])
-            upload = replace(upload, gradients=gradients)
+            upload = replace(upload, gradients=part.transform(gradients, noise, batch.x.shape[1]))
         return upload

@@ -13,8 +13,8 @@ from refiner.core.distributions import gaussian, laplace, stream_blocks
 from refiner.core.gradients import Gradients, flatten, gradients
 from refiner.core.noise import NoiseSource
 from refiner.core.task import Task
-from refiner.defenses.base import GradientTransform
 from refiner.defenses.batch import Batch
+from refiner.defenses.gradient_transform import GradientTransform
 from refiner.defenses.result import Upload
 
 # Limits on the per-sample gradients that are in memory at a time: entries in total, and samples.

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from refiner.core.gradients import Gradients
 from refiner.core.noise import NoiseSource
-from refiner.defenses.base import GradientTransform
+from refiner.defenses.gradient_transform import GradientTransform
 from refiner.defenses.wire_format import WireFormat
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from refiner import checks
 from refiner.core.gradients import Gradients, flatten
 from refiner.core.noise import NoiseSource
-from refiner.defenses.base import GradientTransform
+from refiner.defenses.gradient_transform import GradientTransform
 from refiner.defenses.wire_format import WireFormat, count_at_rate
 
 SCOPES = ("layer", "global")

@@ -10,7 +10,7 @@ from refiner import checks
 from refiner.core.distributions import stream_blocks
 from refiner.core.gradients import Gradients
 from refiner.core.noise import NoiseSource
-from refiner.defenses.base import GradientTransform
+from refiner.defenses.gradient_transform import GradientTransform
 from refiner.defenses.wire_format import WireFormat
 
 

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from refiner import checks
+from refiner.core.finite import make_finite_
 from refiner.core.gradients import Gradients, flatten
 from refiner.core.noise import NoiseSource
 from refiner.core.task import Parameters, Task
 from refiner.defenses.base import Defense
 from refiner.defenses.batch import Batch
-from refiner.defenses.finite import make_finite_
 from refiner.defenses.jacobian_norms import estimated_norms, exact_norms, layer_input, rows_at_a_time
 from refiner.defenses.result import Upload
 from refiner.defenses.wire_format import count_at_rate

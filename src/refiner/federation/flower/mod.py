@@ -9,9 +9,10 @@ from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, 
 from numpy.typing import NDArray
 from torch import Tensor
 
+from refiner.core.finite import make_finite_
 from refiner.core.noise import NoiseSource
-from refiner.defenses.base import Defense, GradientTransform
-from refiner.defenses.finite import make_finite_
+from refiner.defenses.base import Defense
+from refiner.defenses.gradient_transform import GradientTransform
 from refiner.errors import DataError, ProtectionError, SettingError
 
 Next = Callable[[Message, Context], Message]
