@@ -9,6 +9,7 @@ from refiner.defenses import Defense, NoDefense, Refiner
 from refiner.errors import DataError, ProtectionError, RefinerError, SettingError, UnsupportedModelError
 from refiner.evaluation import EvaluationNetwork
 from refiner.models import LeNet, ResNet, ViT, resnet10, resnet18, resnet34
+from refiner.noisy_dataset import NoisyDataset
 
 __all__ = [
     "AuditResult",
@@ -17,6 +18,7 @@ __all__ = [
     "EvaluationNetwork",
     "LeNet",
     "NoDefense",
+    "NoisyDataset",
     "ProtectionError",
     "Refiner",
     "RefinerError",

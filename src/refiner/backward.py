@@ -32,6 +32,7 @@ def backward(
     *,
     ids: Tensor | None = None,
     state: DefenseState | None = None,
+    noisy: Tensor | None = None,
 ) -> Update: ...
 @overload
 def backward(
@@ -43,6 +44,7 @@ def backward(
     *,
     ids: Tensor | None = None,
     state: DefenseState | None = None,
+    noisy: Tensor | None = None,
 ) -> Update: ...
 def backward(
     model: nn.Module | Task,
@@ -53,6 +55,7 @@ def backward(
     *,
     ids: Tensor | None = None,
     state: DefenseState | None = None,
+    noisy: Tensor | None = None,
 ) -> Update:
     """Add the protected gradient of `loss(model(x), y)` to each `.grad`, in place of the raw gradient.
 
@@ -68,6 +71,8 @@ def backward(
         defense: The defence; keep one object for the whole training.
         ids: One integer ≥ 0 per sample, for a defence with a state.
         state: What the defence remembers between steps, from `defense.init_state()`; only some need one.
+        noisy: For augmented images and `Refiner`: the same images with the noise of their originals, from
+            `refiner.NoisyDataset`. Without it an augmented copy gets noise of its own.
 
     Returns:
         The update whose tensors were added.
@@ -106,7 +111,7 @@ def backward(
         task = _cached_task(model, loss, x)
     if not bool(get_total_norm(model.parameters(), math.inf).isfinite()):
         raise ProtectionError("model: holds values that are not finite; has the training diverged?")
-    update = defense.protect(task, x, y, ids=ids, state=state, training=True)
+    update = defense.protect(task, x, y, ids=ids, state=state, training=True, noisy=noisy)
     totals: list[tuple[nn.Parameter, Tensor]] = []
     for name, gradient in update.tensors.items():
         parameter, added = model.get_parameter(name), gradient[0]

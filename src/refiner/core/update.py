@@ -280,7 +280,7 @@ def make_update(
     """
     matrix = _joint_matrix([*tensors.values()])
     if matrix is None:
-        tensors = {name: t.clone() for name, t in tensors.items()}
+        tensors = {name: t.detach().clone() for name, t in tensors.items()}
     # The tensors themselves, or the matrix that they are columns of.
     for t in tensors.values() if matrix is None else (matrix,):
         if t.dtype in FLOATS:

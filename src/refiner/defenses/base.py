@@ -55,6 +55,8 @@ class Defense(ABC):
     """What it costs beyond the plain gradient, in a few words."""
     uses_secret_key: ClassVar[bool] = False
     """Whether its noise comes from a key that is kept for a whole training, not from fresh draws."""
+    accepts_noisy_inputs: ClassVar[bool] = False
+    """Whether it starts from inputs that carry their noise already, if it is given any."""
 
     @final
     def protect(
@@ -68,6 +70,7 @@ class Defense(ABC):
         first_victim: int = 0,
         state: DefenseState | None = None,
         training: bool = False,
+        noisy: Tensor | None = None,
     ) -> Update:
         """Return the update of one client's batch, or of the batches of `V` clients.
 
@@ -84,6 +87,7 @@ class Defense(ABC):
                 remember something, and updated in place.
             training: Replace values that are not finite, NaN by 0, instead of raising an error. A server
                 chooses the model: whether a client answers must not tell it anything about the data.
+            noisy: For `Refiner`: inputs like `x` that carry their noise already, from `NoisyDataset`.
 
         Returns:
             The protected gradients.
@@ -95,7 +99,15 @@ class Defense(ABC):
                 is made.
         """
         protection = self.protection(
-            task, x, y, ids=ids, seed=seed, first_victim=first_victim, state=state, training=training
+            task,
+            x,
+            y,
+            ids=ids,
+            seed=seed,
+            first_victim=first_victim,
+            state=state,
+            training=training,
+            noisy=noisy,
         )
         return protection.update
 
@@ -111,6 +123,7 @@ class Defense(ABC):
         first_victim: int = 0,
         state: DefenseState | None = None,
         training: bool = False,
+        noisy: Tensor | None = None,
     ) -> Protection:
         """Return the update together with the robust data it was computed from, if the defence crafts any.
 
@@ -123,6 +136,7 @@ class Defense(ABC):
             first_victim: As in `protect`.
             state: As in `protect`.
             training: As in `protect`.
+            noisy: As in `protect`.
 
         Returns:
             The update and, for inspection on the client, the robust data or None.
@@ -139,7 +153,9 @@ class Defense(ABC):
         if seed is not None:
             checks.integer("seed", seed, 0)
         noise = self.noise_source() if seed is None else NoiseSource(seed=seed, first_victim=first_victim)
-        batch = validated_batch(task, x, y, ids, noise, state, training)
+        if noisy is not None and not self.accepts_noisy_inputs:
+            raise DataError(f"noisy: {self.name} adds no noise to inputs; expected None", field="noisy")
+        batch = validated_batch(task, x, y, ids, noise, state, training, noisy)
         return self._protected(task, batch, lambda: self.compute_upload(task, batch))
 
     @final

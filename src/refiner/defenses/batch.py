@@ -33,12 +33,15 @@ class Batch:
     """The number of every victim's client in that state; None if victim v is client v."""
     training: bool = False
     """Whether a client must answer whatever its values: those that are not finite are replaced."""
+    noisy: Tensor | None = None
+    """Inputs like `x` that carry their noise already, if the caller passed any."""
 
     def rows(self, rows: slice) -> "Batch":
         """The same for some of the victims."""
         ids = None if self.ids is None else self.ids[rows]
         clients = (self.clients or range(len(self.x)))[rows]
-        return replace(self, x=self.x[rows], y=self.y[rows], ids=ids, clients=clients)
+        noisy = None if self.noisy is None else self.noisy[rows]
+        return replace(self, x=self.x[rows], y=self.y[rows], ids=ids, clients=clients, noisy=noisy)
 
 
 def validated_batch(
@@ -49,6 +52,7 @@ def validated_batch(
     noise: NoiseSource,
     state: DefenseState | None,
     training: bool,
+    noisy: Tensor | None = None,
 ) -> Batch:
     """The arguments of `protect` as a `Batch`; raises a one-line `DataError` if they do not fit the task."""
     if not isinstance(task, Task):
@@ -66,13 +70,20 @@ def validated_batch(
     axes = _check_shapes(task, x, y)
     if ids is not None:
         _check_ids(ids, x.shape[:axes])
+    if noisy is not None and (not is_dense(noisy) or noisy.shape != x.shape or noisy.dtype != x.dtype):
+        expected = f"inputs like x, {describe_tensor(x)}"
+        raise DataError(f"noisy = {describe_tensor(noisy)}: expected {expected}", field="noisy")
     if axes == 1:
+        noisy = None if noisy is None else noisy[None]
         x, y, ids = x[None], y[None], None if ids is None else ids[None]
     _check_device_and_dtype(task, x, y)
     if ids is not None:
         ids = ids.to(x.device)
     value_range = _checked_value_range(x.detach(), y, ids, task.classes)
-    return Batch(x.detach().contiguous(), y.contiguous(), ids, noise, value_range, state, training=training)
+    if noisy is not None:
+        noisy = noisy.detach().to(x.device).contiguous()
+    batch = Batch(x.detach().contiguous(), y.contiguous(), ids, noise, value_range, state)
+    return replace(batch, training=training, noisy=noisy)
 
 
 def _check_shapes(task: Task, x: Tensor, y: Tensor) -> int:

@@ -1,6 +1,7 @@
 """Refiner: uploads the gradient of robust data, which looks like noise but trains like the real data."""
 
 import hashlib
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -20,7 +21,7 @@ from refiner.defenses.refine.memory import RobustDataMemory
 from refiner.defenses.refine.refiner_settings import RefinerSettings
 from refiner.defenses.result import Upload
 from refiner.defenses.state import DefenseState
-from refiner.errors import SettingError
+from refiner.errors import DataError, SettingError
 from refiner.evaluation.network import EvaluationNetwork
 from refiner.shaped_noise import NaturalNoise
 
@@ -74,6 +75,7 @@ class Refiner(RefinerSettings, Defense):
         "USENIX Security 2025"
     )
     uses_secret_key: ClassVar[bool] = True
+    accepts_noisy_inputs: ClassVar[bool] = True
     cost: ClassVar[str] = (
         "one plain gradient without a search, about 2 ι with one; ι of the evaluation network if β > 0"
     )
@@ -97,6 +99,28 @@ class Refiner(RefinerSettings, Defense):
         0.5
         """
         return cls(**{**PAPER_SETTINGS, **changes})
+
+    def noisy(self, x: Tensor) -> Tensor:
+        """Return images with their noise: what an upload without a search is the gradient of.
+
+        Args:
+            x: Images `[B, C, H, W]` with values in `input_range`.
+
+        Returns:
+            The images of the same shape; an image always gets the same noise.
+
+        Raises:
+            DataError: There are no statistics for images of this shape.
+
+        >>> defense, x = Refiner(), torch.rand(2, 3, 32, 32)
+        >>> torch.equal(defense.noisy(x)[1:], defense.noisy(x[1:]))
+        True
+        """
+        source, statistics = self._noise_source, None
+        if self.start == "natural":
+            statistics = noise_statistics(self.statistics, tuple(x.shape[1:]), x.device)
+        ids, key = source.identify(x, 1, *self.input_range), source.key.to(x.device)
+        return initial_robust_data(self._public_settings, x[None], ids[None], key, statistics)[0]
 
     def with_seeded_key(self, seed: int) -> Self:
         """The same settings with a secret derived from `seed`."""
@@ -134,6 +158,11 @@ class Refiner(RefinerSettings, Defense):
     def noise_source(self) -> NoiseSource:
         """The source keyed by the secret; the same in every call."""
         return self._noise_source
+
+    @cached_property
+    def _contents(self) -> dict[int, int]:
+        """The content of every sample that came with an id."""
+        return {}
 
     @cached_property
     def _noise_source(self) -> NoiseSource:
@@ -176,11 +205,30 @@ class Refiner(RefinerSettings, Defense):
         """Uploads and robust data `[V, B, *input]`, a chunk of victims at a time."""
         self.check_data(task, *batch.value_range)
         self._check_state(batch)
+        self._check_copies(batch)
         step, chunks = self.chunk or len(batch.x), []
         for first in range(0, len(batch.x), step):
             chunks.append(self._craft(task, batch.rows(slice(first, first + step))))
         upload, robust = (t[0] if len(t) == 1 else torch.cat(t) for t in zip(*chunks, strict=True))
         return Upload(task.unflatten(upload), robust)
+
+    def _check_copies(self, batch: Batch) -> None:
+        """Raise if given inputs carry almost no noise; warn if copies of an image get noise of their own."""
+        if batch.noisy is not None:
+            low, high = self.input_range
+            change = ((batch.noisy - batch.x) / (high - low)).flatten(2).square().mean(2).sqrt()
+            # Natural noise of strength 1 has a standard deviation of a quarter; crops may be padded.
+            if bool((change < 0.03 * self.alpha).any()):
+                raise DataError("noisy: too little noise; expected x and its noise", field="noisy")
+        elif batch.ids is not None and batch.clients is None and not batch.noise.seeded:
+            contents = batch.noise.identify(batch.x, 2, *self.input_range).flatten().tolist()
+            for sample, content in zip(batch.ids.flatten().tolist(), contents, strict=True):
+                if self._contents.setdefault(sample, content) != content:
+                    warnings.warn(
+                        "ids: a sample came with another content; augmented copies get noise of their own, "
+                        "which averages out: use refiner.NoisyDataset and pass noisy=",
+                        stacklevel=2,
+                    )
 
     def _check_state(self, batch: Batch) -> None:
         """Raise if settings that remember something have no state to do it in."""
@@ -242,6 +290,8 @@ class Refiner(RefinerSettings, Defense):
         def initialize(x: Tensor, ids: Tensor, key: Tensor) -> tuple[Tensor]:
             return (initial_robust_data(settings, x, ids, key, statistics),)
 
+        if batch.noisy is not None:
+            return batch.noisy, self.iterations, lambda robust: None
         inputs = [batch.x, content_ids, batch.noise.key.to(batch.x.device)]
         if memory is None:
             (start,) = task.graphs(("refiner start", settings), initialize, inputs)

@@ -156,7 +156,7 @@ class SecureClient:
 
         Raises:
             AggregationError: A share cannot be decrypted, or fewer clients than the threshold shared.
-            DataError: The update has the wrong shape, or a value that cannot be encoded.
+            DataError: The update has the wrong shape.
             SettingError: The weight is out of range.
         """
         with self._running("mask"):

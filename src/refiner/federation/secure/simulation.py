@@ -38,7 +38,7 @@ def secure_mean(
 
     Raises:
         AggregationError: Fewer clients than the threshold remain.
-        DataError: `updates` is not a matrix, or has a value that cannot be encoded.
+        DataError: `updates` is not a matrix.
         SettingError: Another argument is out of range.
 
     >>> updates = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 9.0]])
@@ -106,7 +106,6 @@ def server_view(update: Update, clients: int, encoding: FixedPoint | None = None
         The means `[V / clients, N]`.
 
     Raises:
-        DataError: The update has a value that cannot be encoded.
         SettingError: `clients` does not divide the number of victims.
 
     >>> from refiner.core import Task
