@@ -12,6 +12,8 @@ from refiner.federation.secure.masks import seed_commitment
 from refiner.federation.secure.messages import KeyAdvertisement
 from refiner.federation.secure.secret_sharing import share_secret
 
+pytestmark = pytest.mark.hostile
+
 MakeRound = Callable[..., Any]
 
 

@@ -58,6 +58,16 @@ def test_a_round_completes_with_dropouts_at_different_steps() -> None:
     assert torch.allclose(result.mean, updates[survivors].double().mean(0), atol=1e-9, rtol=0)
 
 
+@pytest.mark.hostile
+def test_a_training_survives_a_tenth_of_its_clients_dropping_out_in_every_round() -> None:
+    """Another client at another step each time; gradient descent on the mean still converges."""
+    targets, parameters = torch.linspace(-1, 1, 10)[:, None].expand(10, 3), torch.full((3,), 5.0)
+    for round in range(25):
+        dropouts = {(3 * round) % 10: STEPS[round % len(STEPS)]}
+        parameters = parameters - 0.3 * secure_mean(parameters - targets, dropouts=dropouts).mean.float()
+    assert parameters.abs().max() < 0.1
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_fewer_clients_than_the_threshold_raise(step: str) -> None:
     with pytest.raises(AggregationError, match=rf"^{step}: 2 of 5 clients answered, expected 3 or more$"):

@@ -15,6 +15,8 @@ from refiner.federation.flower.secure_messages import StepRequest, from_records
 from refiner.federation.secure import AggregationError, Identity
 from refiner.files import locked
 
+pytestmark = pytest.mark.hostile
+
 RUN = 77
 TWO_OF_THREE = "secure:threshold=2,minimum=2"
 DIGEST = bytes(32)
@@ -55,6 +57,15 @@ def test_a_replaced_key_is_rejected(federation: Any, capfd: pytest.CaptureFixtur
         fed.send_again("share", 1001), "AggregationError", "this client is not in the round", capfd
     )
     assert json.loads((fed.folders[0] / "aggregation.json").read_text())["state"] is None
+
+
+@pytest.mark.parametrize("scale", [1e3, 1e25])
+def test_an_update_beyond_the_bound_is_clipped_and_never_refused(scale: float, federation: Any) -> None:
+    """A server that chooses the weights chooses for which data the update exceeds the bound."""
+    fed, bound = federation(), 64.0
+    aggregate = fed.server.mean(1, [1001, 1002, 1003], fed.instructions(scale=scale), fed.size, {})
+    assert aggregate.clients == (0, 1, 2)
+    assert float(aggregate.mean.abs().max()) <= bound
 
 
 def test_a_round_cannot_be_repeated(federation: Any, capfd: pytest.CaptureFixture[str]) -> None:
