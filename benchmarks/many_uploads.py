@@ -1,15 +1,16 @@
 """Leakage of many uploads of the same images during a training.
 
     python benchmarks/many_uploads.py --data FOLDER --out FOLDER [--uploads 1 10 30] [--apart 39]
-        [--attacks inverting linear learned]
+        [--attacks inverting linear learned] [--augment none carried fresh]
 
 LeNet on CIFAR-10 is trained undefended, ten clients × 128. Every `--apart` rounds (39 are one pass over the
 data; 0 leaves the model unchanged) each victim uploads its gradient through the same defence, which keeps
 its state. An attack uses all uploads of a victim at once, with labels known: InvertingGrad matches all of
 them, with a weight of total variation and a learning rate that are chosen for each row on eight other images;
 attackers who learn take them as one input, and learn from images 0 to `--pool`. Victims are training images
-from 40,000 on, tuning images from 41,000 on. Feeds docs/results/uploads.jsonl, which
-docs/results/federation.md shows.
+from 40,000 on, tuning images from 41,000 on. With `--augment` every upload is of another crop or mirror
+image, known to the attacker: with the noise of the original, "carried" through it as by `NoisyDataset`, or
+with "fresh" noise of its own. Feeds docs/results/uploads.jsonl, which docs/results/federation.md shows.
 """
 
 import argparse
@@ -24,10 +25,9 @@ from torch import Tensor
 
 from refiner.attacks import InvertingGradients, Observation, Reconstruction, Sweep, ThreatModel, make_attack
 from refiner.attacks.simulation import SimulatedUploads, Simulator
-from refiner.audit import Tuning
 from refiner.core import Task
 from refiner.data import load_data
-from refiner.defenses import Defense, NoDefense, make_defense
+from refiner.defenses import Defense, NoDefense, Refiner, make_defense
 from refiner.federation import FedAvg, FederatedSettings, Schedule
 from refiner.federation.local import LocalClients, get_parameters, set_parameters
 from refiner.federation.schedule import derive_seed
@@ -38,6 +38,7 @@ from rows import append_rows
 DEFENSES = ("refiner", "dp-gaussian:magnitude=1e-2,clip=none", "dp-gaussian:magnitude=1e-1,clip=none")
 LABELS_KNOWN = ThreatModel(labels=True)
 TUNING_IMAGES = 8
+WEIGHTS, RATES = (1e-2, 1e-1, 3e-1, 1.0, 3.0), (0.03, 0.1)  # that InvertingGrad is tuned over
 FIRST_VICTIM, FIRST_TUNING = 40_000, 41_000
 
 
@@ -61,28 +62,48 @@ def model_states(
     return states
 
 
+def augment(x: Tensor, number: int) -> Tensor:
+    """Copy `number` of images: shifted by up to four pixels and mirrored; copy 0 is the original."""
+    generator = torch.Generator().manual_seed(number)
+    rows, columns = (int(shift) for shift in torch.randint(0, 9, (2,), generator=generator))
+    if number == 0:
+        return x
+    height, width = x.shape[-2:]
+    padded = torch.nn.functional.pad(x.flatten(0, -4), (4, 4, 4, 4), mode="reflect")
+    copy = padded[..., rows : rows + height, columns : columns + width].view_as(x)
+    return copy.flip(-1) if number % 2 else copy
+
+
 def uploads(
-    task: Task, defense: Defense, models: list[Tensor], x: Tensor, y: Tensor, seed: int
+    task: Task, defense: Defense, models: list[Tensor], x: Tensor, y: Tensor, augmented: str, seed: int
 ) -> list[Observation]:
-    """The observations of the same images at every state of the model."""
+    """The observations of the same images, or of augmented copies, at every state of the model."""
     defense = defense.with_seeded_key(derive_seed(seed, "secret"))
     state = defense.init_state(len(x))
-    ids, observations = torch.arange(len(x), device=x.device)[:, None], []
+    carried = augmented == "carried" and isinstance(defense, Refiner)
+    noisy = defense.noisy(x.flatten(0, 1)).view_as(x) if carried else None
+    observations = []
     for number, model in enumerate(models):
         set_parameters(task, model)
-        noise_seed = None if defense.uses_secret_key else derive_seed(seed, "noise", number)
-        update = defense.protect_checked(task, x, y, ids=ids, seed=noise_seed, state=state)
+        update = defense.protect(
+            task,
+            x if augmented == "none" else augment(x, number),
+            y,
+            seed=None if defense.uses_secret_key else derive_seed(seed, "noise", number),
+            state=state,
+            noisy=None if noisy is None else augment(noisy, number),
+        )
         observations.append(Observation.of(task, update, labels=y))
     return observations
 
 
 def simulator(
-    task: Task, defense: Defense, models: list[Tensor], images: Tensor, labels: Tensor
+    task: Task, defense: Defense, models: list[Tensor], images: Tensor, labels: Tensor, augmented: str
 ) -> Simulator:
     """The defence on public images: an upload at every state of the model, another secret each time."""
 
     def protect(x: Tensor, y: Tensor, seed: int) -> SimulatedUploads:
-        observations = uploads(task, defense, models, x, y, derive_seed(seed, "attacker"))
+        observations = uploads(task, defense, models, x, y, augmented, derive_seed(seed, "attacker"))
         return SimulatedUploads([observation.gradient for observation in observations], None)
 
     return Simulator(images, labels, protect)
@@ -96,9 +117,7 @@ def invert(
     seed: int,
 ) -> tuple[Reconstruction, dict[str, float]]:
     """The reconstruction with the settings that suit the tuning images best, and these settings."""
-    y = tuning[0].labels
-    assert y is not None
-    points = Tuning(truth, y, total_variation=(1e-2, 1e-1, 3e-1, 1.0), lr=(0.03,), iterations=()).grid(attack)
+    points = [{"total_variation": weight, "lr": lr} for weight, lr in product(WEIGHTS, RATES)]
     trials = Sweep(attack, points).reconstruct(tuning, threat=LABELS_KNOWN, seed=seed)
     scores = [psnr(chunk[:, 0], truth[:, 0]).mean() for chunk in trials.x.split(len(truth))]
     best = points[int(torch.stack(scores).argmax())]
@@ -117,11 +136,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--apart", type=int, default=39)
     parser.add_argument("--victims", type=int, default=32)
     parser.add_argument("--pool", type=int, default=20_000, help="public images, at most 40,000")
+    parser.add_argument("--augment", nargs="+", default=["none"], choices=["none", "carried", "fresh"])
     parser.add_argument("--iterations", type=int, default=1500)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
     if options.pool > FIRST_VICTIM:
         parser.error(f"--pool {options.pool}: images from {FIRST_VICTIM} on are victims")
+    if "inverting" in options.attacks and options.augment != ["none"]:
+        parser.error("--augment: inverting matches the same images in every upload; choose other --attacks")
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.backends.cudnn.benchmark = True
     options.out.mkdir(parents=True, exist_ok=True)
@@ -138,16 +160,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.manual_seed(options.seed)
     task = Task(make_model("lenet").to(device), example=x[0])
     models = model_states(task, images, labels, max(options.uploads), options.apart, options.seed)
-    for name, count, attack in product(options.defenses, options.uploads, options.attacks):
+    combinations = product(options.defenses, options.uploads, options.augment, options.attacks)
+    for name, count, augmented, attack in combinations:
         defense, states = make_defense(name), models[:count]
-        observations = uploads(task, defense, states, x, y, options.seed)
+        observations = uploads(task, defense, states, x, y, augmented, options.seed)
         chosen: dict[str, float] = {}
         if attack == "inverting":
             inverting = InvertingGradients(iterations=options.iterations)
-            tuning = uploads(task, defense, states, tuning_x, tuning_y, options.seed + 1)
+            tuning = uploads(task, defense, states, tuning_x, tuning_y, augmented, options.seed + 1)
             result, chosen = invert(inverting, observations, tuning, tuning_x, options.seed)
         else:
-            simulate = simulator(task, defense, states, *public)
+            simulate = simulator(task, defense, states, *public, augmented)
             result = make_attack(attack).reconstruct(
                 observations, threat=LABELS_KNOWN, seed=options.seed, simulator=simulate
             )
@@ -157,6 +180,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             "attack": attack,
             "uploads": count,
             "apart": options.apart,
+            "copies": augmented,
             "victims": len(x),
             "PSNR": round(float(victim_psnr.mean()), 2),
             "±": round(1.96 * float(victim_psnr.std()) / len(victim_psnr) ** 0.5, 2),

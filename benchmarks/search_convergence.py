@@ -33,7 +33,7 @@ SEARCHED = Refiner(search="always", error_feedback=False, radius=None)
 STARTS = {
     "white": replace(SEARCHED, start="centred", alpha=2.2),
     **{f"natural {alpha:g}": replace(SEARCHED, alpha=alpha) for alpha in (1.0, 2.0, 3.0)},
-    **{f"natural 3, radius {radius:g}": replace(SEARCHED, radius=radius) for radius in (0.03, 0.1, 0.3)},
+    **{f"natural 3, radius {radius:g}": replace(SEARCHED, radius=radius) for radius in (0.2, 0.5, 1.0)},
 }
 ITERATIONS = (0, 6, 12, 24, 48, 95)
 

@@ -4,13 +4,14 @@
 
 Runs the experiments of `refiner train`; get `--data` with `refiner data fetch` first. `none` comes first,
 as PMM compares with its accuracy after the same number of rounds. With `--minutes` a training is stopped
-after that time and reported as far as it got. Feeds docs/results/utility.jsonl, which
-docs/results/federation.md shows.
+after that time and reported as far as it got; the same command continues it. Feeds
+docs/results/utility.jsonl, which docs/results/federation.md shows.
 """
 
 import argparse
 import contextlib
 import json
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,22 +39,29 @@ class TimeIsOver(Exception):
 
 
 def run(experiment: Experiment, folder: Path, device: torch.device, minutes: float) -> dict[str, object]:
-    """Run one training until it ends or the time is over."""
-    start, completed, curve = time.perf_counter(), 0, []
+    """Run or continue one training until it ends or the time is over."""
+    start, first, last = time.perf_counter(), 0, 0
 
     def on_round(rounds: int, score: float | None) -> None:
-        nonlocal completed
-        completed = rounds
+        nonlocal first, last
+        first, last = first or rounds, rounds
         if score is not None:
-            curve.append((rounds, score))
             print(f"{experiment.defense}: {rounds} rounds, {100 * score:.2f} %", flush=True)
             if time.perf_counter() - start > 60 * minutes:
                 raise TimeIsOver
 
+    every = experiment.evaluate_every
     with contextlib.suppress(TimeIsOver):
-        run_experiment(experiment, folder, device=device, checkpoint_every=10**6, on_round=on_round)
+        run_experiment(
+            experiment, folder, device=device, checkpoint_every=every, resume=True, on_round=on_round
+        )
     seconds = time.perf_counter() - start
-    return {"curve": curve, "seconds": round(seconds, 1), "rounds_a_second": round(completed / seconds, 1)}
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return {
+        "curve": [(line["round"], line["accuracy"]) for line in log],
+        "seconds": round(seconds, 1),
+        "rounds_a_second": round((last - first + 1) / seconds, 1),
+    }
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -78,8 +86,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     every = min(options.every, options.rounds)
     base = Experiment(data=options.data, model=options.model, training=settings, evaluate_every=every)
     reference_curve: dict[int, float] = {}
-    for number, name in enumerate(options.only):
-        folder = options.out / f"{options.data}-{options.model}-{options.clients}-{number}"
+    for name in options.only:
+        settings_text = re.sub(r"[^a-z0-9.]+", "-", f"{options.data} {name} rate {options.lr:g}")
+        folder = options.out / f"{options.model}-{options.clients}-seed{options.seed}-{settings_text}"
         row = run(replace(base, defense=name), folder, device, options.minutes)
         last_round, score = row["curve"][-1]
         if name == "none":
