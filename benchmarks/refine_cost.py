@@ -35,6 +35,9 @@ from refiner.evaluation import EvaluationNetwork
 from refiner.models import MODELS, make_model
 from rows import append_rows
 
+# The default: the sum of error feedback takes no time beside a search, and needs a state.
+COLD = Refiner(error_feedback=False)
+WARM = Refiner(start="centred", alpha=2.2, search="always", error_feedback=False, warm_start=True)
 PAPER_MS = {"lenet": 334, "resnet10": 1734, "resnet18": 2854, "resnet34": 4701, "vit": 30227}
 CLEAR_REFS = Path("/proc/self/clear_refs")
 
@@ -145,7 +148,7 @@ def memory_row(case: Case, device: str, cold: Refiner) -> dict[str, object]:
     """Peak memory of Refiner, and its ratio to that of a plain gradient and the evaluation network."""
     # Kernels are chosen in a first call; on a new task the second one is not replayed from a CUDA graph.
     for call in (
-        lambda: Refiner().protect(case.fresh_task(), case.x, case.y),
+        lambda: cold.protect(case.fresh_task(), case.x, case.y),
         lambda: case.plain(case.x),
         lambda: case.privacy(case.x),
     ):
@@ -175,7 +178,7 @@ def memory_row_on_cpu(name: str, clients: int, batch: int) -> dict[str, object]:
 
 
 def _memory_row_in_subprocess(name: str, clients: int, batch: int) -> dict[str, object]:
-    return memory_row(Case.of(name, "cpu", clients, batch), "cpu", Refiner())
+    return memory_row(Case.of(name, "cpu", clients, batch), "cpu", COLD)
 
 
 @contextmanager
@@ -199,7 +202,7 @@ def measure(name: str, device: str, clients: int, batch: int) -> dict[str, objec
     for precision in ("float32", "fast"):
         with search_precision(precision):
             # A new task each time: it caches CUDA graphs, which keep the precision they were recorded in.
-            result = Refiner().protection(case.fresh_task(), x, y, seed=0)
+            result = COLD.protection(case.fresh_task(), x, y, seed=0)
         assert result.robust is not None
         robust, update = result.robust, result.update
         real = case.exact(x)[0]
@@ -207,17 +210,14 @@ def measure(name: str, device: str, clients: int, batch: int) -> dict[str, objec
         distance = ((sent - real).norm(dim=1) / real.norm(dim=1)).mean()
         row[f"distance_{precision}"] = round(float(distance), 5)
         row[f"noise_{precision}"] = round(float(case.network.score(robust.flatten(0, 1)).mean()), 5)
-    cold = Refiner(error_feedback=False)
-    warm = Refiner(start="centred", alpha=2.2, search="always", error_feedback=False, warm_start=True)
-    iterations = cold.iterations
-    row |= memory_row(case, device, cold) if device == "cuda" else memory_row_on_cpu(name, clients, batch)
+    iterations, state = COLD.iterations, WARM.init_state()
+    row |= memory_row(case, device, COLD) if device == "cuda" else memory_row_on_cpu(name, clients, batch)
     s1 = median_ms(lambda: replay("plain", case.plain, [x]), device)
     exact_s1 = median_ms(lambda: replay("exact", case.exact, [x]), device)
     s2 = median_ms(lambda: replay("privacy", case.privacy, [x]), device)
-    state = warm.init_state()
     calls = [
-        lambda: cold.protect(task, x, y, ids=case.ids),
-        lambda: warm.protect(task, x, y, ids=case.ids, state=state),
+        lambda: COLD.protect(task, x, y, ids=case.ids),
+        lambda: WARM.protect(task, x, y, ids=case.ids, state=state),
     ]
     cold_ms, warm_ms = median_ms_interleaved(calls, device, min_seconds=1)
     bound = iterations * 2 * s1
