@@ -32,7 +32,7 @@ class RefinerSettings:
     and can't judge shaped noise: with `start="natural"` β must be 0."""
     privacy: str = "network"
     """PM: the noise ratio predicted by the evaluation "network", or "mse", the paper's ablation."""
-    iterations: int = 12
+    iterations: int = 24
     """ι, in units of one gradient of the objective."""
     tau: float = 0.95
     """Decay factor τ of the layer weight."""
@@ -52,7 +52,7 @@ class RefinerSettings:
     "batches": batches of `min_search_batch` samples and more are searched. "always": as in the paper."""
     min_search_batch: int = 16
     """The smallest batch that `search="batches"` searches for."""
-    radius: float | None = 0.5
+    radius: float | None = 1.0
     """With `start="natural"`: the search changes every frequency of an image by less than this many standard
     deviations of natural images, beside α of noise; None for no limit."""
     error_feedback: bool = True
