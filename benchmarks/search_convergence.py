@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                     "seed": options.seed,
                 }
                 if count and defense.radius is None:
-                    row["torch"] = torch_distance(task, start[:1], y[:1], real[:1], count)
+                    row["PyTorch distance"] = torch_distance(task, start[:1], y[:1], real[:1], count)
                 print(json.dumps(row), flush=True)
                 append_rows(options.out / "search.jsonl", [row])
 

@@ -205,7 +205,11 @@ def _number(value: Any) -> Any:
 
 
 def _quoted(value: Any, entry: Row) -> Any:
-    return value.format_map(entry) if isinstance(value, str) else value
+    """A value of a filter: "{field}" alone is the entry's field, of any type; other strings are formatted."""
+    if not isinstance(value, str):
+        return value
+    field = re.fullmatch(r"\{(\w+)\}", value)
+    return entry[field[1]] if field else value.format_map(entry)
 
 
 def _origin(sources: Mapping[str, list[Row]], page: Path, folder: Path) -> str:

@@ -242,6 +242,7 @@ WRONG: dict[str, st.SearchStrategy[object]] = {
     "search": st.text(),
     "min_search_batch": st.integers(max_value=0),
     "radius": st.one_of(st.floats(max_value=0), st.text()),
+    "search_budget": st.one_of(st.integers(max_value=-1), st.floats(), st.booleans()),
     "error_feedback": st.none(),
     "warm_start": st.none(),
     "memory_size": st.integers(max_value=0),
@@ -343,5 +344,6 @@ def test_settings_of_an_update_name_the_defence_but_no_secret(
     task: Task, images: tuple[Tensor, Tensor]
 ) -> None:
     names = """alpha beta privacy iterations tau epsilon epsilon_relative start white search
-    min_search_batch radius error_feedback solver step element_power relative warm_start clamp input_range"""
+    min_search_batch radius search_budget error_feedback solver step element_power relative warm_start clamp
+    input_range"""
     assert sorted(Refiner().protect(task, *images).settings) == sorted(names.split())

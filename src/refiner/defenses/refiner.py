@@ -15,10 +15,10 @@ from refiner.core.task import Task
 from refiner.defenses.base import Defense
 from refiner.defenses.batch import Batch
 from refiner.defenses.refine.craft import Crafted, craft_robust_data
-from refiner.defenses.refine.error_feedback import ErrorFeedback
 from refiner.defenses.refine.initialization import initial_robust_data, noise_statistics
 from refiner.defenses.refine.memory import RobustDataMemory
 from refiner.defenses.refine.refiner_settings import RefinerSettings
+from refiner.defenses.refine.refiner_state import RefinerState
 from refiner.defenses.result import Upload
 from refiner.defenses.state import DefenseState
 from refiner.errors import DataError, SettingError
@@ -127,13 +127,13 @@ class Refiner(RefinerSettings, Defense):
         return replace(self, secret=hashlib.sha256(f"refiner study {seed}".encode()).digest())
 
     def init_state(self, samples: int = 0) -> DefenseState:
-        """An empty state: of residuals with error feedback, of robust data with a warm start.
+        """An empty state: of residuals and counts of searches, or of robust data with a warm start.
 
         A warm start's has room for `samples` or `memory_size` samples, whichever is more.
         """
         if self.warm_start:
             return RobustDataMemory(max(self.memory_size, samples))
-        return ErrorFeedback() if self.error_feedback else DefenseState()
+        return RefinerState() if self.error_feedback or self.search_budget is not None else DefenseState()
 
     def networks(self, task: Task) -> Mapping[str, nn.Module]:
         """The evaluation network if PM counts, and the statistics of shaped noise."""
@@ -232,12 +232,17 @@ class Refiner(RefinerSettings, Defense):
 
     def _check_state(self, batch: Batch) -> None:
         """Raise if settings that remember something have no state to do it in."""
-        remembers = self.warm_start or (self.error_feedback and self.searches(batch.x.shape[1]))
+        remembering = {
+            "warm_start": self.warm_start,
+            "search_budget": self.search_budget is not None and self.searches(batch.x.shape[1]),
+            "error_feedback": self.error_feedback and self.searches(batch.x.shape[1]),
+        }
+        setting = next((name for name, remembers in remembering.items() if remembers), None)
         expected = type(self.init_state())
-        if remembers and not batch.noise.seeded and not isinstance(batch.state, expected):
-            setting = "warm_start" if self.warm_start else "error_feedback"
+        if setting and not batch.noise.seeded and not isinstance(batch.state, expected):
             raise SettingError(
-                f"state = {type(batch.state).__name__}: {setting} = True needs a state; make it once with "
+                f"state = {type(batch.state).__name__}: {setting} = {getattr(self, setting)} needs a state; "
+                "make it once with "
                 "state = defense.init_state() and pass state=state to every call",
                 field="state",
                 expected="the result of init_state()",
@@ -251,7 +256,8 @@ class Refiner(RefinerSettings, Defense):
         # A study with a public seed must not change what a client's own uploads depend on.
         state = None if batch.noise.seeded else batch.state
         memory = state if isinstance(state, RobustDataMemory) else None
-        feedback = state if isinstance(state, ErrorFeedback) else None
+        own_state = state if isinstance(state, RefinerState) else None
+        feedback = own_state.feedback if own_state is not None and self.error_feedback else None
         content_ids = batch.noise.identify(batch.x, 2, *self.input_range)
         start, iterations, remember = self._start(task, batch, content_ids, memory, statistics)
         clients = batch.clients or range(len(batch.x))
@@ -259,22 +265,39 @@ class Refiner(RefinerSettings, Defense):
         if feedback is not None:
             residual = feedback.residuals(clients, like=residual)
 
-        def craft(x: Tensor, y: Tensor, start: Tensor, residual: Tensor, *values: Tensor) -> Crafted:
+        searched = self._searched(batch, content_ids, own_state)
+
+        def craft(
+            x: Tensor, y: Tensor, start: Tensor, searched: Tensor, residual: Tensor, *values: Tensor
+        ) -> Crafted:
             parameters = dict(zip(task.names, values, strict=True))
             return craft_robust_data(
-                settings, task, parameters, x, y, start, residual, iterations, statistics
+                settings, task, parameters, x, y, start, searched, residual, iterations, statistics
             )
 
         # A recorded graph reads the model's other tensors, and the network's weights, at their addresses.
         parameters, others = task.all_tensors()
         addresses = tuple(t.data_ptr() for t in others.values())
         key = ("refiner", settings, id(settings.network), iterations, addresses)
-        inputs = [batch.x, batch.y, start, residual, *parameters.values()]
+        inputs = [batch.x, batch.y, start, searched, residual, *parameters.values()]
         upload, robust, residual = task.graphs(key, craft, inputs)
         if feedback is not None and self.searches(batch.x.shape[1]):
             feedback.store(clients, residual)
         remember(robust)
         return upload, robust
+
+    def _searched(self, batch: Batch, content_ids: Tensor, state: RefinerState | None) -> Tensor:
+        """Which samples `[V, B]` are searched for, if their batch is."""
+        if self.search_budget is None or state is None or not self.searches(batch.x.shape[1]):
+            return torch.ones_like(batch.y, dtype=torch.bool)
+        if batch.ids is None and batch.noisy is not None:
+            raise SettingError(
+                "ids = None: search_budget counts by id where copies of an image are augmented; pass ids",
+                field="ids",
+                expected="the id of every sample",
+            )
+        # By content as long as there are no ids: a state may serve a process that passes none.
+        return state.searches.take(content_ids if batch.ids is None else batch.ids, self.search_budget)
 
     def _start(
         self,

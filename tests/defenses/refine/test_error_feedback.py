@@ -83,7 +83,7 @@ def test_a_search_without_a_state_raises(task: Task, batches: list[tuple[Tensor,
 def test_small_batches_and_seeded_studies_need_no_state(
     task: Task, batches: list[tuple[Tensor, Tensor]]
 ) -> None:
-    state = ErrorFeedback()
+    state = Refiner().init_state()
     Refiner().protect(task, *batches[0])
     Refiner().protect(task, *batches[0], state=state)
     Refiner(**SETTINGS).protect(task, *batches[0], seed=0, state=state)
@@ -108,7 +108,7 @@ def test_a_failed_round_and_another_model_do_not_affect_later_ones(
         with torch.no_grad():
             weight.copy_(original)
     assert torch.equal(state.state_dict()["residuals"], before)
-    assert not state.residuals([0], like=torch.zeros(1, 5)).any()  # type: ignore[attr-defined]
+    assert not state.feedback.residuals([0], like=torch.zeros(1, 5)).any()  # type: ignore[attr-defined]
 
 
 def test_the_residual_is_not_part_of_an_update(task: Task, batches: list[tuple[Tensor, Tensor]]) -> None:

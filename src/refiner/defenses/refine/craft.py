@@ -45,6 +45,7 @@ def craft_robust_data(
     x: Tensor,
     y: Tensor,
     start: Tensor,
+    searched: Tensor,
     residual: Tensor,
     iterations: int,
     statistics: NaturalNoise | None,
@@ -53,7 +54,7 @@ def craft_robust_data(
 
     A pure function of its tensors, as a CUDA graph requires. The search may use TF32; uploads are computed in
     float32. Without a search an upload depends on `start` and the labels only: the real gradient is not
-    computed.
+    computed. The same holds for single samples that are not `searched [V, B]`.
     """
     low, high = settings.input_range
 
@@ -68,6 +69,8 @@ def craft_robust_data(
         robust = start.clamp(low, high) if settings.clamp else start
         return Crafted(float32_gradient(robust), robust, residual)
 
+    searched = searched.view(*x.shape[:2], *(1 for _ in x.shape[2:]))
+    x = torch.where(searched, x, start)
     # In float32: with ε the upload is computed from it.
     real_gradient = start_on_side_stream(lambda: float32_gradient(x))
     recorded: GradientFunction = gradient
@@ -80,9 +83,9 @@ def craft_robust_data(
 
     def to_data(variables: Tensor) -> Tensor:
         if statistics is None:
-            return variables
+            return torch.where(searched, variables, start)
         change: Tensor = statistics(_bounded(variables, settings.radius))
-        return start + (high - low) * change.to(start.dtype)
+        return start + torch.where(searched, (high - low) * change.to(start.dtype), 0)
 
     objective = Objective(
         gradient=lambda values: gradient(to_data(values)),

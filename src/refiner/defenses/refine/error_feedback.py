@@ -1,4 +1,4 @@
-"""The state of error feedback: what each client's last match left over, to be added to its next target."""
+"""Error feedback: what each client's last match left over, to be added to its next target."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -6,11 +6,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from refiner.defenses.state import DefenseState
-from refiner.errors import DataError
 
-
-class ErrorFeedback(DefenseState):
+class ErrorFeedback:
     """The residual of every client: the target of its last upload minus the upload itself.
 
     With it, errors of single uploads do not add up over a training (Karimireddy et al., Error Feedback Fixes
@@ -54,9 +51,6 @@ class ErrorFeedback(DefenseState):
 
     def load_state_dict(self, tensors: Mapping[str, Tensor]) -> None:
         """Replace the content by that of an earlier `state_dict()`."""
-        if tensors and tensors.keys() != {"clients", "residuals"}:
-            expected = "clients and residuals, the tensors of error feedback"
-            raise DataError(field="state", value=sorted(tensors), expected=expected)
         rows = zip(tensors["clients"].tolist(), tensors["residuals"].unbind(), strict=True) if tensors else ()
         with self._lock:
             self._by_client = dict(rows)

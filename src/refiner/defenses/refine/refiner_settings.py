@@ -55,6 +55,10 @@ class RefinerSettings:
     radius: float | None = 1.0
     """With `start="natural"`: the search changes every frequency of an image by less than this many standard
     deviations of natural images, beside α of noise; None for no limit."""
+    search_budget: int | None = None
+    """How many uploads of a sample may be searched for, over all trainings of a state (`init_state`); None
+    for no limit. A server that makes up models learns more about a sample from each of them. A sample that
+    has spent it counts as its noisy self: in later uploads there is no more of it than without a search."""
     error_feedback: bool = True
     """Whether what a match leaves over is added to the target of the client's next batch, so that errors do
     not add up over a training. Needs a state (`init_state`) where a batch is searched for."""
@@ -106,6 +110,8 @@ class RefinerSettings:
         checks.number("white", self.white, 0, 100)
         if self.radius is not None:
             checks.number("radius", self.radius, 0, 100, above=True)
+        if self.search_budget is not None:
+            checks.integer("search_budget", self.search_budget, 0)
         checks.flag("error_feedback", self.error_feedback)
         checks.flag("warm_start", self.warm_start)
         checks.integer("memory_size", self.memory_size, 1)
@@ -139,6 +145,7 @@ class RefinerSettings:
                 self.warm_start and (natural or self.error_feedback or self.search != "always"),
                 "search = 'always', another start than 'natural' and error_feedback = False",
             ),
+            "search_budget": (self.search_budget is not None and self.warm_start, "warm_start = False"),
             "beta": (self.beta > 0 and natural, "start = 'blend' or 'centred': D can't judge shaped noise"),
             "white": (self.white > 0 and not natural, "start = 'natural'"),
             "statistics": (self.statistics is not None and not natural, "start = 'natural'"),

@@ -102,7 +102,7 @@ def defense_state(context: Context, defense: Defense) -> Iterator[DefenseState]:
     ...     context = Context(1, 2, {"folder": folder}, RecordDict(), {})
     ...     with defense_state(context, Refiner()) as state:
     ...         type(state).__name__
-    'ErrorFeedback'
+    'RefinerState'
     """
     folder, state = client_folder(context), defense.init_state()
     state.load_state_dict(load_defense_state(folder))
