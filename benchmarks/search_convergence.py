@@ -52,8 +52,8 @@ def linear_estimate(robust: Tensor, x: Tensor) -> float:
     statistics = NaturalNoise.bundled(x.device)
     given, wanted = (statistics.whiten(images - statistics.mean) for images in (robust, x))
     half = len(x) // 2
-    slope = (given[:half] * wanted[:half]).sum(0) / given[:half].square().sum(0)
-    return float(psnr((statistics(slope * given[half:]) + statistics.mean).clamp(0, 1), x[half:]).mean())
+    factor = (given[:half] * wanted[:half]).sum(0) / given[:half].square().sum(0)
+    return float(psnr((statistics(factor * given[half:]) + statistics.mean).clamp(0, 1), x[half:]).mean())
 
 
 def torch_distance(task: Task, start: Tensor, y: Tensor, real: Tensor, count: int) -> float:
