@@ -21,6 +21,7 @@ COLUMNS = (
     "MSE to raw image",
     "gradient distance",
     "relative",
+    "least of a layer",
     "ms per image",
 )
 
@@ -36,11 +37,20 @@ class RefinedImages:
     squared_error: float
     distance: float
     relative_distance: float
+    least_layer_distance: float
+    """The relative distance of the layer that is closest to its real gradient: a quiet layer beside loud ones
+    may show the image although the whole gradient is far from the real one."""
     milliseconds: float
 
     def cells(self) -> tuple[str, ...]:
         """The row of a table, in the order of `COLUMNS`."""
-        numbers = (self.noise_ratio, self.squared_error, self.distance, self.relative_distance)
+        numbers = (
+            self.noise_ratio,
+            self.squared_error,
+            self.distance,
+            self.relative_distance,
+            self.least_layer_distance,
+        )
         return (self.name, *(f"{value:.3f}" for value in numbers), f"{self.milliseconds:.1f}")
 
 
@@ -74,7 +84,7 @@ def refine_each(
     network = EvaluationNetwork.bundled(images.device)
     x, y = images[:, None], labels[:, None]
     real = NoDefense().protect(task, x, y).flat()
-    rows = [RefinedImages("none", images, float(network.score(images).mean()), 0.0, 0.0, 0.0, 0.0)]
+    rows = [RefinedImages("none", images, float(network.score(images).mean()), 0.0, 0.0, 0.0, 0.0, 0.0)]
     for name, defense in defenses.items():
         state = defense.init_state(len(x))
         robust_chunks, uploads, seconds = [], [], 0.0
@@ -92,7 +102,8 @@ def refine_each(
             robust_chunks.append(protection.robust[:, 0])
             on_progress(name, len(x[part]))
         robust = torch.cat(robust_chunks)
-        distance = (torch.cat(uploads) - real).norm(dim=1)
+        upload = torch.cat(uploads)
+        distance = (upload - real).norm(dim=1)
         rows.append(
             RefinedImages(
                 name,
@@ -101,10 +112,32 @@ def refine_each(
                 float((robust - images).square().mean()),
                 float(distance.mean()),
                 float((distance / real.norm(dim=1)).mean()),
+                least_layer_distance(task, upload, real),
                 1000 * seconds / len(x),
             )
         )
     return rows
+
+
+def least_layer_distance(task: Task, uploads: Tensor, real: Tensor) -> float:
+    """The smallest mean relative distance of a layer's uploaded gradient from its real one.
+
+    Args:
+        task: The model and its loss.
+        uploads: Uploaded gradients `[V, N]`.
+        real: Real gradients `[V, N]`.
+
+    Returns:
+        The distance of that layer. Layers whose real gradient is zero for a victim do not count for it.
+    """
+    distances, first = [], 0
+    for layer in task.layers:
+        part = slice(first, first + sum(task.shapes[name].numel() for name in layer.parameters))
+        first, norm = part.stop, real[:, part].norm(dim=1)
+        if bool((norm > 0).any()):
+            relative = (uploads[:, part] - real[:, part]).norm(dim=1) / norm
+            distances.append(float(relative[norm > 0].mean()))
+    return min(distances, default=0.0)
 
 
 def write_refine_page(
@@ -144,7 +177,7 @@ def write_refine_page(
         note=(
             "Means over all images, each refined by itself. The noise ratio is the evaluation network's "
             "prediction for the robust image; the gradient distance is that between the uploaded and the "
-            "real gradient, also relative to the norm of the real one."
+            "real gradient, also relative to the norm of the real one, and for the layer where that is least."
         ),
     )
     page = Page(
