@@ -1,6 +1,6 @@
 """Draw the README's image: originals, and their reconstructions without a defence and with `Refiner()`.
 
-    python tools/overview_image.py --device cuda      # writes docs/overview.png
+    python tools/overview_image.py [--device cuda]      # writes docs/overview.png
 
 The first images of the bundled sample, seed 0, LeNet at initialisation, InvertingGrad with total variation
 and learning rate tuned for each defence on other images of the sample: nothing is selected.
@@ -38,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("docs/overview.png"))
     parser.add_argument("--count", type=int, default=6)
-    parser.add_argument("--iterations", type=int, default=1500)
+    parser.add_argument("--iterations", type=int, default=400)
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     results = [

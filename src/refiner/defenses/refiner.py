@@ -1,7 +1,6 @@
 """Refiner: uploads the gradient of robust data, which looks like noise but trains like the real data."""
 
 import hashlib
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -14,6 +13,7 @@ from refiner.core.noise import NoiseSource
 from refiner.core.task import Task
 from refiner.defenses.base import Defense
 from refiner.defenses.batch import Batch
+from refiner.defenses.refine.batch_checks import check_copies, check_state
 from refiner.defenses.refine.craft import Crafted, craft_robust_data
 from refiner.defenses.refine.initialization import initial_robust_data, noise_statistics
 from refiner.defenses.refine.memory import RobustDataMemory
@@ -21,7 +21,7 @@ from refiner.defenses.refine.refiner_settings import RefinerSettings
 from refiner.defenses.refine.refiner_state import RefinerState
 from refiner.defenses.result import Upload
 from refiner.defenses.state import DefenseState
-from refiner.errors import DataError, SettingError
+from refiner.errors import SettingError
 from refiner.evaluation.network import EvaluationNetwork
 from refiner.shaped_noise import NaturalNoise
 
@@ -204,49 +204,13 @@ class Refiner(RefinerSettings, Defense):
     def compute_upload(self, task: Task, batch: Batch) -> Upload:
         """Uploads and robust data `[V, B, *input]`, a chunk of victims at a time."""
         self.check_data(task, *batch.value_range)
-        self._check_state(batch)
-        self._check_copies(batch)
+        check_state(self, batch, expected=type(self.init_state()))
+        check_copies(self, batch, self._contents)
         step, chunks = self.chunk or len(batch.x), []
         for first in range(0, len(batch.x), step):
             chunks.append(self._craft(task, batch.rows(slice(first, first + step))))
         upload, robust = (t[0] if len(t) == 1 else torch.cat(t) for t in zip(*chunks, strict=True))
         return Upload(task.unflatten(upload), robust)
-
-    def _check_copies(self, batch: Batch) -> None:
-        """Raise if given inputs carry almost no noise; warn if copies of an image get noise of their own."""
-        if batch.noisy is not None:
-            low, high = self.input_range
-            change = ((batch.noisy - batch.x) / (high - low)).flatten(2).square().mean(2).sqrt()
-            # Natural noise of strength 1 has a standard deviation of a quarter; crops may be padded.
-            if bool((change < 0.03 * self.alpha).any()):
-                raise DataError("noisy: too little noise; expected x and its noise", field="noisy")
-        elif batch.ids is not None and batch.clients is None and not batch.noise.seeded:
-            contents = batch.noise.identify(batch.x, 2, *self.input_range).flatten().tolist()
-            for sample, content in zip(batch.ids.flatten().tolist(), contents, strict=True):
-                if self._contents.setdefault(sample, content) != content:
-                    warnings.warn(
-                        "ids: a sample came with another content; augmented copies get noise of their own, "
-                        "which averages out: use refiner.NoisyDataset and pass noisy=",
-                        stacklevel=2,
-                    )
-
-    def _check_state(self, batch: Batch) -> None:
-        """Raise if settings that remember something have no state to do it in."""
-        remembering = {
-            "warm_start": self.warm_start,
-            "search_budget": self.search_budget is not None and self.searches(batch.x.shape[1]),
-            "error_feedback": self.error_feedback and self.searches(batch.x.shape[1]),
-        }
-        setting = next((name for name, remembers in remembering.items() if remembers), None)
-        expected = type(self.init_state())
-        if setting and not batch.noise.seeded and not isinstance(batch.state, expected):
-            raise SettingError(
-                f"state = {type(batch.state).__name__}: {setting} = {getattr(self, setting)} needs a state; "
-                "make it once with "
-                "state = defense.init_state() and pass state=state to every call",
-                field="state",
-                expected="the result of init_state()",
-            )
 
     def _craft(self, task: Task, batch: Batch) -> tuple[Tensor, Tensor]:
         """Uploads `[V, N]` and robust data of some victims; what the state remembers of them is renewed."""

@@ -25,3 +25,10 @@ class DefenseState:
         Args:
             tensors: That result; an empty mapping clears the state. A stateless defence ignores it.
         """
+
+    def start_training(self, earlier: Mapping[str, Tensor]) -> None:
+        """Take over what outlives a training: limits of what a client ever sends. By default nothing.
+
+        Args:
+            earlier: The `state_dict()` at the end of an earlier training, of any defence.
+        """

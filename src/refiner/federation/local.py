@@ -162,8 +162,14 @@ class LocalClients:
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
         """Continue with a state that `state` returned; it may lie on another device."""
-        device = self._like.device
-        self._defense_state.load_state_dict({name: value.to(device) for name, value in state.items()})
+        self._defense_state.load_state_dict(self._on_device(state))
+
+    def start_training(self, earlier: Mapping[str, Tensor]) -> None:
+        """Begin a training of clients that have been in an earlier one, whose last `state` this is."""
+        self._defense_state.start_training(self._on_device(earlier))
+
+    def _on_device(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: value.to(self._like.device) for name, value in state.items()}
 
     def client_update(self, client: int, round: int) -> Tensor:
         """The model update `[N]` of one client over all its local steps; the global model is unchanged."""

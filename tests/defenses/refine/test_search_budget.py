@@ -75,6 +75,20 @@ def test_the_budget_survives_a_restart_and_another_training(
     assert torch.equal(kept[0], defense.noisy(batch[0][0])) and not torch.equal(fresh, kept)
 
 
+def test_a_new_training_keeps_the_counts_but_not_the_residuals(
+    task: Task, batch: tuple[Tensor, Tensor]
+) -> None:
+    defense = Refiner(search_budget=1, **SETTINGS)
+    state, next_training = defense.init_state(), defense.init_state()
+    defense.protect(task, *batch, state=state)
+    next_training.start_training(state.state_dict())
+    assert sorted(state.state_dict()) == ["clients", "residuals", "samples", "searches"]
+    assert sorted(next_training.state_dict()) == ["samples", "searches"]
+    other = defense.init_state()
+    other.start_training({"ids": torch.zeros(1), "values": torch.zeros(1)})
+    assert other.state_dict() == {}
+
+
 @given(
     uploads=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=6), max_size=8),
     budget=st.integers(0, 4),

@@ -14,7 +14,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.app.message import make_message
 from flwr.app.metadata import Metadata
-from safetensors.torch import save
+from safetensors.torch import load, save
 
 from refiner import Refiner, Task
 from refiner.errors import DataError, SettingError
@@ -139,6 +139,16 @@ def test_a_client_answers_once_for_every_round_of_a_run(tmp_path: Path) -> None:
     assert (tmp_path / "answered.json").stat().st_mode & 0o077 == 0
     (tmp_path / "answered.json").write_text("[]")
     assert reply_of(tmp_path, run=3).has_error()
+
+
+@pytest.mark.hostile
+def test_a_new_run_does_not_renew_the_budget_of_searched_uploads(tmp_path: Path) -> None:
+    defense = "refiner:search_budget=1,search=always,iterations=2,error_feedback=false"
+    write_client(tmp_path, defense=defense, clients=1, seed=None)
+    assert all(reply_of(tmp_path, run=run).has_content() for run in (1, 2, 3))
+    counts = load((tmp_path / "memory.safetensors").read_bytes())
+    # Every run has another batch of four: those of all runs are remembered.
+    assert len(counts["samples"]) > 4 and counts["searches"].tolist() == [1] * len(counts["samples"])
 
 
 @pytest.mark.hostile

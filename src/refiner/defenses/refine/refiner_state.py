@@ -37,3 +37,8 @@ class RefinerState(DefenseState):
             raise DataError(field="state", value=sorted(tensors), expected=expected)
         self.feedback.load_state_dict({name: tensors[name] for name in names & _FEEDBACK})
         self.searches.load_state_dict({name: tensors[name] for name in names & _COUNTS})
+
+    def start_training(self, earlier: Mapping[str, Tensor]) -> None:
+        """Take over how often each sample has been searched for; residuals belong to their training."""
+        if earlier.keys() >= _COUNTS:
+            self.searches.load_state_dict({name: earlier[name] for name in _COUNTS})

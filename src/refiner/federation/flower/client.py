@@ -96,9 +96,9 @@ def make_update(
     schedule = Schedule(indices, federated)
     defense = make_defense(settings.defense).with_seeded_key(key)
     clients = LocalClients(task, data.images, data.labels, schedule, defense, settings.seed)
-    # A new training starts without a state, as it would on one machine.
-    if instructions.round > 1:
-        clients.restore(load_defense_state(folder))
+    # A new training starts as it would on one machine, except for limits that no server can reset.
+    state = load_defense_state(folder)
+    clients.restore(state) if instructions.round > 1 else clients.start_training(state)
     update: Tensor = clients.client_update(settings.client, instructions.round)
     save_defense_state(folder, clients.state())
     return update, task.shapes, schedule.batch_size(settings.client)
