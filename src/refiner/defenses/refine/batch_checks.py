@@ -1,4 +1,4 @@
-"""What Refiner checks of a batch beside its values: its state, and that copies of an image share their noise."""
+"""What Refiner checks of a batch beside its values: its state, and that copies of an image share noise."""
 
 import warnings
 
