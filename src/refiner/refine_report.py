@@ -18,11 +18,11 @@ from refiner.report import Comparison, ImageRow, InlineImage, Page, Table, to_pi
 COLUMNS = (
     "defence",
     "noise ratio",
-    "MSE to raw image",
-    "gradient distance",
+    "MSE",
+    "distance",
     "relative",
-    "least of a layer",
-    "ms per image",
+    "least layer",
+    "ms/image",
 )
 
 
@@ -176,8 +176,9 @@ def write_refine_page(
         rows=[list(row.cells()) for row in rows],
         note=(
             "Means over all images, each refined by itself. The noise ratio is the evaluation network's "
-            "prediction for the robust image; the gradient distance is that between the uploaded and the "
-            "real gradient, also relative to the norm of the real one, and for the layer where that is least."
+            "prediction for the robust image, the MSE its distance from the raw one; the distance is that "
+            "between the uploaded and the real gradient, also relative to the norm of the real one, and for "
+            "the layer where that is least."
         ),
     )
     page = Page(
