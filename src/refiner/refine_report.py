@@ -19,10 +19,9 @@ COLUMNS = (
     "defence",
     "noise ratio",
     "MSE",
-    "distance",
-    "relative",
+    "relative distance",
     "least layer",
-    "ms/image",
+    "ms",
 )
 
 
@@ -35,7 +34,6 @@ class RefinedImages:
     """`[N, C, H, W]`"""
     noise_ratio: float
     squared_error: float
-    distance: float
     relative_distance: float
     least_layer_distance: float
     """The relative distance of the layer that is closest to its real gradient: a quiet layer beside loud ones
@@ -47,7 +45,6 @@ class RefinedImages:
         numbers = (
             self.noise_ratio,
             self.squared_error,
-            self.distance,
             self.relative_distance,
             self.least_layer_distance,
         )
@@ -84,7 +81,7 @@ def refine_each(
     network = EvaluationNetwork.bundled(images.device)
     x, y = images[:, None], labels[:, None]
     real = NoDefense().protect(task, x, y).flat()
-    rows = [RefinedImages("none", images, float(network.score(images).mean()), 0.0, 0.0, 0.0, 0.0, 0.0)]
+    rows = [RefinedImages("none", images, float(network.score(images).mean()), 0.0, 0.0, 0.0, 0.0)]
     for name, defense in defenses.items():
         state = defense.init_state(len(x))
         robust_chunks, uploads, seconds = [], [], 0.0
@@ -110,7 +107,6 @@ def refine_each(
                 robust,
                 float(network.score(robust).mean()),
                 float((robust - images).square().mean()),
-                float(distance.mean()),
                 float((distance / real.norm(dim=1)).mean()),
                 least_layer_distance(task, upload, real),
                 1000 * seconds / len(x),
@@ -176,9 +172,9 @@ def write_refine_page(
         rows=[list(row.cells()) for row in rows],
         note=(
             "Means over all images, each refined by itself. The noise ratio is the evaluation network's "
-            "prediction for the robust image, the MSE its distance from the raw one; the distance is that "
-            "between the uploaded and the real gradient, also relative to the norm of the real one, and for "
-            "the layer where that is least."
+            "prediction for the robust image, the MSE its difference from the raw one. Distances are those "
+            "between the uploaded and the real gradient, relative to the norm of the real one: of the whole "
+            "gradient, and of the layer where that is least."
         ),
     )
     page = Page(
