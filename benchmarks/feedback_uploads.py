@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from pixels import pixels
+from pixels import client_batches
 from refiner.audit.model_weights import load_model_weights
 from refiner.core import Task
 from refiner.data import load_data
@@ -40,9 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     cifar10 = load_data("cifar10", "train", root=options.data)
-    rows = slice(40_000, 40_000 + options.clients * options.batch)
-    x = pixels(cifar10.images[rows], device).view(options.clients, options.batch, 3, 32, 32)
-    y = cifar10.labels[rows].to(device).view(options.clients, options.batch)
+    x, y = client_batches(cifar10, options.clients, options.batch, device)
     for state in options.states:
         name, _, file = state.partition("=")
         torch.manual_seed(options.seed)

@@ -38,6 +38,7 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
     for line, code in blocks(page, "python"):
         # Padded, so that a traceback shows the line of the page.
         exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)
+    assert namespace.keys() > {"__name__", "__builtins__"}, "the page's code defines nothing"
 
 
 def commands(page: Path) -> Iterator[list[str]]:

@@ -77,8 +77,9 @@ def test_a_model_is_trained_on_augmented_images() -> None:
 
 
 def test_images_transforms_and_noise_that_do_not_fit_raise() -> None:
+    arrays: Any = [(SAMPLE.images[0].numpy(), 1)]
     with pytest.raises(DataError, match=r"^image = .*expected a float tensor \[C, H, W\]"):
-        NoisyDataset([(SAMPLE.images[0].numpy(), 1)], Refiner())[0]  # type: ignore[list-item]
+        NoisyDataset(arrays, Refiner())[0]
     other_randomness = NoisyDataset(PAIRS, Refiner(), lambda image: image.roll(secrets.randbelow(10**6), -1))
     with pytest.raises(DataError, match="expected random numbers of Python, NumPy or PyTorch"):
         for _ in range(20):

@@ -1,8 +1,8 @@
 """`NoisyDataset`: augmented images that carry the noise of their original."""
 
 import random
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,6 +14,14 @@ from refiner.defenses import Refiner
 from refiner.errors import DataError
 
 Transform = Callable[[Tensor], Tensor]
+
+
+class ImagePairs(Protocol):
+    """Pairs of an image and its label by index: a list, or a dataset that knows its length."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> tuple[Tensor, Any]: ...
 
 
 class NoisyDataset(Dataset[tuple[Tensor, Tensor, Any]]):
@@ -47,7 +55,7 @@ class NoisyDataset(Dataset[tuple[Tensor, Tensor, Any]]):
 
     def __init__(
         self,
-        images: "Dataset[tuple[Tensor, Any]] | Sequence[tuple[Tensor, Any]]",
+        images: ImagePairs,
         defense: Refiner,
         transform: Transform | None = None,
     ) -> None:
@@ -57,7 +65,7 @@ class NoisyDataset(Dataset[tuple[Tensor, Tensor, Any]]):
         self._repeatable = transform is None
 
     def __len__(self) -> int:
-        return len(self.images)  # type: ignore[arg-type]
+        return len(self.images)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor, Any]:
         image, label = self.images[index]

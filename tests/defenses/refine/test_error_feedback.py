@@ -9,6 +9,7 @@ from torch import Tensor
 from refiner.core import Task
 from refiner.defenses import NoDefense, Refiner
 from refiner.defenses.refine.error_feedback import ErrorFeedback
+from refiner.defenses.refine.refiner_state import RefinerState
 from refiner.errors import ProtectionError, SettingError
 
 SETTINGS: dict[str, Any] = {"search": "always", "iterations": 6, "secret": b"s" * 32}
@@ -108,7 +109,8 @@ def test_a_failed_round_and_another_model_do_not_affect_later_ones(
         with torch.no_grad():
             weight.copy_(original)
     assert torch.equal(state.state_dict()["residuals"], before)
-    assert not state.feedback.residuals([0], like=torch.zeros(1, 5)).any()  # type: ignore[attr-defined]
+    assert isinstance(state, RefinerState)
+    assert not state.feedback.residuals([0], like=torch.zeros(1, 5)).any()
 
 
 def test_the_residual_is_not_part_of_an_update(task: Task, batches: list[tuple[Tensor, Tensor]]) -> None:
