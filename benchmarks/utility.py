@@ -74,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", default=DEFENSES)
     parser.add_argument("--rounds", type=int, default=8000)
     parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--sampled", type=int, metavar="CLIENTS", help="clients in a round, all by default")
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--every", type=int, default=500, metavar="ROUNDS", help="rounds between evaluations")
     parser.add_argument("--minutes", type=float, default=1e9, help="time limit of each training")
@@ -82,18 +83,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cudnn.benchmark = True
     options.out.mkdir(parents=True, exist_ok=True)
-    settings = FederatedSettings(options.rounds, options.clients, lr=options.lr, seed=options.seed)
+    settings = FederatedSettings(
+        options.rounds, options.clients, sampled=options.sampled, lr=options.lr, seed=options.seed
+    )
     every = min(options.every, options.rounds)
     base = Experiment(data=options.data, model=options.model, training=settings, evaluate_every=every)
     reference_curve: dict[int, float] = {}
     for name in options.only:
         settings_text = re.sub(r"[^a-z0-9.]+", "-", f"{options.data} {name} rate {options.lr:g}")
-        folder = options.out / f"{options.model}-{options.clients}-seed{options.seed}-{settings_text}"
+        clients = f"{settings.clients_per_round}of{options.clients}"
+        folder = options.out / f"{options.model}-{clients}-seed{options.seed}-{settings_text}"
         row = run(replace(base, defense=name), folder, device, options.minutes)
         last_round, score = row["curve"][-1]
         if name == "none":
             reference_curve = dict(row["curve"])
         row |= {"accuracy": score, "rounds": last_round, "clients": options.clients, "seed": options.seed}
+        row |= {"lr": options.lr, "sampled": settings.clients_per_round}
         row["pmm"] = (
             round(100 * score / reference_curve[last_round], 2) if last_round in reference_curve else None
         )
