@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from refiner.defenses.refine.inverse_hessian import InverseHessian
 from refiner.defenses.refine.objective import Linearization, Objective, expand_like
 from refiner.defenses.refine.utility import TINY
 
@@ -45,18 +46,20 @@ def lbfgs(objective: Objective, x: Tensor, evaluations: int) -> Tensor:
     if not evaluations:
         return x
     value, gradient, local = objective.evaluate_near(x)
-    history = _History(_first_step(objective, local, gradient))
+    inverse_hessian = InverseHessian(
+        _first_step(objective, local, gradient), x, min(max(evaluations - 1, 1), _HISTORY)
+    )
     del local  # it holds a recorded gradient, which is large
     t = torch.ones_like(value)
     for _ in range(evaluations - 1):
-        direction = -history.times_inverse_hessian(gradient)
+        direction = -(inverse_hessian @ gradient)
         predicted = t * _dot(direction, gradient)
         trial = x + expand_like(t, x) * direction
         trial_value, trial_gradient = objective.evaluate(trial)
         accepted = trial_value <= value + _SUFFICIENT_DECREASE * predicted  # False for NaN
         where = expand_like(accepted, x)
         new_x, new_gradient = torch.where(where, trial, x), torch.where(where, trial_gradient, gradient)
-        history.add(new_x - x, new_gradient - gradient)
+        inverse_hessian.add(new_x - x, new_gradient - gradient)
         # A rejected step is shortened to the minimum of the parabola through both values, within bounds.
         curvature = 2 * (trial_value - value - predicted)
         shorter = t * (-predicted / curvature.clamp_min(TINY)).nan_to_num(0).clamp(0.1, 0.5)
@@ -70,35 +73,6 @@ def _first_step(objective: Objective, local: Linearization, gradient: Tensor) ->
     largest = gradient.abs().flatten(1).amax(1).clamp_min(TINY)
     change = local.jvp(gradient, largest)
     return _dot(gradient, gradient) / objective.utility.dot(change, change).clamp_min(TINY)
-
-
-class _History:
-    """Past steps `[V, B, ...]` and changes of the gradient over them; a step of length zero has no effect."""
-
-    def __init__(self, scale: Tensor) -> None:
-        self._pairs: list[tuple[Tensor, Tensor, Tensor]] = []
-        self._scale = scale
-        """The scale of the inverse Hessian `[V]`, by the latest step that is useful."""
-
-    def add(self, step: Tensor, change: Tensor) -> None:
-        curvature, squared = _dot(step, change), _dot(change, change)
-        # A pair without positive curvature would give a direction of ascent.
-        useful = curvature > 1e-10 * squared
-        inverse = torch.where(useful, 1 / curvature.clamp_min(TINY), 0)
-        self._scale = torch.where(useful, curvature / squared.clamp_min(TINY), self._scale)
-        self._pairs = [*self._pairs, (step, change, inverse)][-_HISTORY:]
-
-    def times_inverse_hessian(self, gradient: Tensor) -> Tensor:
-        """The estimated inverse Hessian times the gradient (Nocedal 1980, two loops)."""
-        q, coefficients = gradient, []
-        for step, change, inverse in reversed(self._pairs):
-            coefficients.append(inverse * _dot(step, q))
-            q = q - expand_like(coefficients[-1], q) * change
-        q = expand_like(self._scale, q) * q
-        for step, change, inverse in self._pairs:
-            correction = coefficients.pop() - inverse * _dot(change, q)
-            q = q + expand_like(correction, q) * step
-        return q
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
