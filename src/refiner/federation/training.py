@@ -60,8 +60,11 @@ class CheckpointConfig:
 class Clients(Protocol):
     """The clients of a training, on this machine or on others."""
 
-    def mean_update(self, round: int) -> Tensor:
-        """The mean model update `[N]`, old − new parameters, of the clients that took part in a round."""
+    def mean_update(self, round: int) -> Tensor | None:
+        """The mean model update `[N]`, old − new parameters, of the clients that took part in a round.
+
+        None if a round has no result, and the training can go on.
+        """
 
     def state(self) -> dict[str, Tensor]:
         """The clients' state, to be stored in a checkpoint."""
@@ -174,8 +177,10 @@ def run_rounds(
     for round in range(done + 1, rounds + 1):
         if stalled(curve, patience):
             break
-        parameters, state = server.step(parameters, clients.mean_update(round), state)
-        set_parameters(task, parameters)
+        update = clients.mean_update(round)
+        if update is not None:
+            parameters, state = server.step(parameters, update, state)
+            set_parameters(task, parameters)
         score = None
         if round % evaluate_every == 0 or round == rounds:
             if not bool(parameters.isfinite().all()):

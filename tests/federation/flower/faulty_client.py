@@ -13,6 +13,7 @@ def inject_fault(message: Message, context: Context, call_next) -> Message:  # t
     folder = client_folder(context)
     fault = (folder / "fault").read_text() if (folder / "fault").exists() else ""
     (folder / "asked").write_text(message.metadata.group_id)
+    step: object = None
     if "request" in message.content:  # a step of secure aggregation
         step = message.content.config_records["request"]["step"]
         (folder / "step").write_text(f"{message.metadata.group_id} {step}")
@@ -21,6 +22,11 @@ def inject_fault(message: Message, context: Context, call_next) -> Message:  # t
     elif fault == "slow":
         time.sleep(600)
     reply: Message = call_next(message, context)
+    if not reply.has_error() and fault == f"spoil {message.metadata.group_id} mask" and step == "mask":
+        for arrays in reply.content.array_records.values():
+            for name, array in arrays.items():
+                noise = np.random.default_rng(0).integers(0, 256, array.numpy().size, dtype=np.uint8)
+                arrays[name] = Array(noise)
     if reply.has_error() or "request" in message.content:
         return reply
     arrays, metrics = reply.content["arrays"], reply.content["metrics"]

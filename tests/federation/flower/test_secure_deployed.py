@@ -31,7 +31,7 @@ from refiner.models import make_model
 
 pytestmark = pytest.mark.flower
 
-SETTINGS = FederatedSettings(rounds=2, clients=3, batch=8, lr=0.1, seed=7)
+SETTINGS = FederatedSettings(rounds=3, clients=3, batch=8, lr=0.1, seed=7)
 AGGREGATION = "secure:threshold=2,minimum=2"
 # Seconds of a step; below 60, after which Flower itself reports a killed node.
 DEADLINE = 50.0
@@ -88,11 +88,13 @@ def max_correlation(update: Tensor, sent: bytes, samples: int, task: Task) -> fl
     return largest
 
 
-def test_killed_clients_do_not_change_the_sum_and_no_update_is_sent_unmasked(
+@pytest.mark.hostile
+def test_killed_and_hostile_clients_do_not_change_the_sum_and_no_update_is_sent_unmasked(
     one_of_three: Any, tmp_path: Path
 ) -> None:
     """Round 1: a client is killed before it masks. Round 2: it takes part after a restart; another is killed
-    after its masked update has arrived, which is in the sum all the same."""
+    after its masked update has arrived, which is in the sum all the same. Round 3: a client sends random
+    bytes instead of its masked update; the round changes nothing, and the training goes on."""
     folders, deployment, relay = one_of_three.client_folders, one_of_three.deployment, one_of_three.relay
     experiment = Experiment(data="sample", training=SETTINGS)
     plain = replace(experiment, training=replace(SETTINGS, rounds=1))
@@ -106,6 +108,7 @@ def test_killed_clients_do_not_change_the_sum_and_no_update_is_sent_unmasked(
     relay.sent.clear()
 
     out = tmp_path / "out"
+    (folders[0] / "fault").write_text("spoil 3 mask")
     (folders[2] / "fault").write_text("stop before 1 mask")
     run = one_of_three.submit(experiment, out, aggregation=AGGREGATION, deadline=DEADLINE)
     wait_until(lambda: last_step(folders[2]) == "1 mask")
@@ -117,12 +120,13 @@ def test_killed_clients_do_not_change_the_sum_and_no_update_is_sent_unmasked(
     os.kill(deployment.nodes[1].pid, signal.SIGKILL)
     follow_run(deployment, run, CheckpointConfig(out))
     sent_masked = bytes(relay.sent)
-    first, second = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    first, second, third = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     assert (first["asked"], first["used"]) == (3, 2)
     # Flower notices up to a minute after a last heartbeat that a node is dead: before or after the deadline.
     (reason,) = first["rejected"].values()
     assert reason == "no reply within 50 s" or "Node Unavailable" in reason
     assert (second["asked"], second["used"], len(second["rejected"])) == (3, 3, 1)
+    assert (third["used"], third["banned"]) == (0, []) and "beyond the clients' bounds" in third["spoiled"]
 
     torch.manual_seed(derive_seed(SETTINGS.seed or 0, "model"))
     task = Task(make_model("lenet"), example=torch.zeros(1, 3, 32, 32))

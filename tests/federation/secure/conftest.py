@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from refiner.federation.secure import FixedPoint, Identity, RoundConfig, SecureClient, SecureServer
+from refiner.federation.secure import Aggregate, FixedPoint, Identity, RoundConfig, SecureClient, SecureServer
 
 Responses = dict[int, dict[str, bytes]]
 
@@ -65,7 +65,21 @@ class Round:
 
     def until_unmask(self, dropouts: Collection[int] = ()) -> dict[str, bytes]:
         """The server's message for `unmask`."""
-        message = self.until_confirm(dropouts)
+        return self._confirm(self.until_confirm(dropouts), dropouts)
+
+    def finish(self, shares: Mapping[int, Mapping[str, bytes]], dropouts: Collection[int] = ()) -> Aggregate:
+        """The result of the steps from `mask_update` on."""
+        masked = self.server.collect_masked_updates(self.mask_updates(shares, dropouts))
+        return self.finish_unmasking(masked, dropouts)
+
+    def finish_unmasking(self, survivors: Mapping[str, bytes], dropouts: Collection[int] = ()) -> Aggregate:
+        """The result of the steps from `confirm_survivors` on."""
+        message = self._confirm(survivors, dropouts)
+        return self.server.aggregate(
+            {c: client.unmask(message) for c, client in self.clients.items() if c not in dropouts}
+        )
+
+    def _confirm(self, message: Mapping[str, bytes], dropouts: Collection[int]) -> dict[str, bytes]:
         survivors = [c for c in self.clients if c not in dropouts]
         return self.server.collect_signatures(
             {c: self.clients[c].confirm_survivors(message) for c in survivors}

@@ -20,6 +20,7 @@ class RoundResult:
         used: Number of replies that were used.
         update: The mean model update, or None.
         failure: Why there is no mean update.
+        spoiled: Whether a client spoiled the sum: the round changes nothing, and the training goes on.
         clipped: Ids of the nodes whose updates were longer than the norm bound, and were scaled down to it.
 
     >>> result = RoundResult(requested=2, rejected={7: "w: missing"}, used=1, failure="too few")
@@ -34,6 +35,7 @@ class RoundResult:
     update: Tensor | None = None
     failure: str = ""
     clipped: Sequence[int] = ()
+    spoiled: bool = False
 
     @property
     def reasons(self) -> dict[str, str]:
@@ -47,6 +49,8 @@ class RoundResult:
             log(WARNING, "round %d: node %s left out: %s", round, node, reason)
         for clipped in self.clipped:
             log(WARNING, "round %d: node %d clipped: its update was longer than max_norm", round, clipped)
+        if self.spoiled:
+            log(WARNING, "round %d: changes nothing: %s", round, self.failure)
 
     def update_or_raise(self, round: int) -> Tensor:
         """The mean update; without one, raises an error that names every node that was left out."""

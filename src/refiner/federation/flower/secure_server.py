@@ -11,7 +11,7 @@ from refiner.errors import RefinerError
 from refiner.federation.flower.aggregation import Secure
 from refiner.federation.flower.messages import instructions_digest
 from refiner.federation.flower.secure_messages import INTRODUCE, StepRequest, from_records
-from refiner.federation.secure import Aggregate, AggregationError, SecureServer
+from refiner.federation.secure import Aggregate, AggregationError, SecureServer, SpoiledSum, SpoilerSearch
 from refiner.federation.secure.messages import ids_from_bytes
 from refiner.federation.secure.primitives import verify_signature
 
@@ -30,21 +30,30 @@ class SecureRounds:
         public_keys: The clients' public keys, by client id.
         session: Name of the training run.
         exchange: Sends messages to nodes and waits for their replies.
+        min_clients: The smallest number of clients of a round, if the settings allow fewer.
     """
 
     settings: Secure
     public_keys: Mapping[int, bytes]
     session: str
     exchange: Exchange
+    min_clients: int = 1
     client_of_node: dict[int, int] = field(default_factory=dict)
     """The client id of each node that has proved it with a signature."""
     seconds: float = 0.0
     """Computing time of the server in the last round, without waiting."""
+    spoilers: SpoilerSearch = field(init=False)
+    """Who is left out, because sums were spoiled."""
+
+    def __post_init__(self) -> None:
+        self.spoilers = SpoilerSearch(max(self.settings.min_clients, self.min_clients), self.session)
 
     def mean(
         self, round: int, nodes: Sequence[int], instructions: RecordDict, size: int, rejected: dict[int, str]
     ) -> Aggregate:
         """The weighted mean of the nodes' model updates `[N]`.
+
+        If a client spoils the sum, the following rounds leave out whoever may have done so.
 
         Args:
             round: Number of the round.
@@ -56,12 +65,13 @@ class SecureRounds:
 
         Raises:
             AggregationError: If fewer clients than the threshold complete a step.
+            SpoiledSum: If a client did not follow the protocol, and there is no sum.
         """
         self.seconds = 0.0
         digest = self._timed(lambda: instructions_digest(instructions))
         self._introduce(round, [node for node in nodes if node not in self.client_of_node], rejected)
         node_of = {self.client_of_node[node]: node for node in nodes if node in self.client_of_node}
-        clients = tuple(sorted(node_of))
+        clients = self.spoilers.choose(node_of, round)
         config = self.settings.round_config(self.session, round, clients, self.public_keys, size, digest)
         server = SecureServer(config)
         max_bytes = (size + 1) * config.encoding.dtype.itemsize
@@ -79,7 +89,7 @@ class SecureRounds:
 
         try:
             first = StepRequest("advertise", round, clients, size, digest).content()
-            advertisements = replies("advertise", dict.fromkeys(node_of, first))
+            advertisements = replies("advertise", dict.fromkeys(clients, first))
             keys = self._timed(lambda: server.collect_keys(advertisements))
             shares = replies("share", same_for("share", keys, advertisements))
             encrypted = self._timed(lambda: server.collect_shares(shares))
@@ -92,7 +102,15 @@ class SecureRounds:
             confirmed = replies("confirm", same_for("confirm", survivors, masked))
             signatures = self._timed(lambda: server.collect_signatures(confirmed))
             revealed = replies("unmask", same_for("unmask", signatures, confirmed))
-            return self._timed(lambda: server.aggregate(revealed))
+            aggregate = self._timed(lambda: server.aggregate(revealed))
+            self.spoilers.succeeded()
+            return aggregate
+        except SpoiledSum as error:
+            if error.client is None:
+                self.spoilers.spoiled(server.survivors)
+            else:
+                self.spoilers.ban(error.client)
+            raise
         finally:
             rejected |= {node_of[client]: reason for client, reason in server.rejected.items()}
 

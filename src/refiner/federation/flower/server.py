@@ -25,7 +25,7 @@ from refiner.federation.flower.run_config import RunConfig, read_server_settings
 from refiner.federation.flower.secure_server import Exchange, SecureRounds
 from refiner.federation.flower.strategy import MeanUpdate
 from refiner.federation.local import get_parameters
-from refiner.federation.secure import AggregationError
+from refiner.federation.secure import AggregationError, SpoiledSum
 from refiner.federation.training import Clients
 from refiner.files import write_atomically
 
@@ -73,8 +73,8 @@ class RemoteClients:
             max_norm=config.max_norm,
         )
 
-    def mean_update(self, round: int) -> Tensor:
-        """The mean model update `[N]` of the nodes whose replies are valid and arrived in time."""
+    def mean_update(self, round: int) -> Tensor | None:
+        """The mean model update `[N]` of the nodes whose replies are valid and arrived in time, if any."""
         start = time.monotonic()
         result = self._plain_round(round) if self.secure is None else self._secure_round(round, self.secure)
         result.write_log(round)
@@ -83,8 +83,10 @@ class RemoteClients:
         summary |= {"busy": self.strategy.nodes.busy}
         if self.secure is not None:
             summary |= {"aggregation": self.config.aggregation, "aggregation_seconds": self.secure.seconds}
+            summary |= {"spoiled": result.failure if result.spoiled else None}
+            summary |= {"banned": sorted(self.secure.spoilers.banned)}
         self.log_round(summary | {"seconds": time.monotonic() - start})
-        return result.update_or_raise(round).to(get_parameters(self.task))
+        return None if result.spoiled else result.update_or_raise(round).to(get_parameters(self.task))
 
     def _plain_round(self, round: int) -> RoundResult:
         """A round in which the server sees and validates every update."""
@@ -100,6 +102,9 @@ class RemoteClients:
         instructions = self.strategy.instructions(round).content(parameters, self.task.shapes)
         try:
             aggregate = secure.mean(round, nodes, instructions, parameters.numel(), rejected)
+        except SpoiledSum as error:
+            spoiled = not secure.spoilers.hopeless
+            return RoundResult(len(nodes), rejected, failure=str(error), spoiled=spoiled)
         except (AggregationError, SettingError) as error:
             return RoundResult(len(nodes), rejected, failure=str(error))
         used, minimum = len(aggregate.clients), self.config.min_train_nodes
@@ -176,7 +181,13 @@ def _train(grid: Grid, config: RunConfig, out: Path, run: int) -> None:
     experiment = config.experiment(**read_server_settings(out))
     aggregation, make_secure_rounds = make_aggregation(config.aggregation), None
     if isinstance(aggregation, Secure):
-        make_secure_rounds = partial(SecureRounds, aggregation, read_identities(out), session_name(run))
+        make_secure_rounds = partial(
+            SecureRounds,
+            aggregation,
+            read_identities(out),
+            session_name(run),
+            min_clients=config.min_train_nodes,
+        )
 
     def make_clients(task: Task, data: object) -> Clients:
         def log_round(summary: dict[str, Any]) -> None:

@@ -6,13 +6,14 @@ needs the extra `secure`.
 """
 
 from refiner.federation.secure.client import SecureClient
-from refiner.federation.secure.errors import AggregationError
+from refiner.federation.secure.errors import AggregationError, SpoiledSum
 from refiner.federation.secure.fixedpoint import FixedPoint
 from refiner.federation.secure.identity import Identity
 from refiner.federation.secure.messages import STEPS, Message
 from refiner.federation.secure.round_config import RoundConfig
 from refiner.federation.secure.server import Aggregate, SecureServer
 from refiner.federation.secure.simulation import secure_mean, server_view
+from refiner.federation.secure.spoilers import SpoilerSearch
 
 __all__ = [
     "STEPS",
@@ -24,6 +25,8 @@ __all__ = [
     "RoundConfig",
     "SecureClient",
     "SecureServer",
+    "SpoiledSum",
+    "SpoilerSearch",
     "secure_mean",
     "server_view",
 ]

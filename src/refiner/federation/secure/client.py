@@ -146,6 +146,9 @@ class SecureClient:
     def mask_update(self, update: Tensor, message: Message, weight: int = 1) -> dict[str, bytes]:
         """Step 3, masked input: decrypt the other clients' shares and mask the update.
 
+        Shares that cannot be decrypted are missing in step 5, which the round survives if the others have
+        theirs: a client that sends damaged shares drives nobody out.
+
         Args:
             update: The update `[N]`, floating point; N is `config.size`.
             message: The server's message with the shares that the others encrypted for this client.
@@ -155,7 +158,7 @@ class SecureClient:
             The response: weight · update and the weight, encoded as integers and masked.
 
         Raises:
-            AggregationError: A share cannot be decrypted, or fewer clients than the threshold shared.
+            AggregationError: The shares of fewer clients than the threshold could be decrypted.
             DataError: The update has the wrong shape.
             SettingError: The weight is out of range.
         """
@@ -165,15 +168,16 @@ class SecureClient:
             others = [other for other in advertisements if other != self.client]
             fields = self._fields(message, "mask")
             ciphertexts = fields_by_client(fields, "from", others, ENCRYPTED_SHARES_BYTES)
-            self._check_threshold("clients that shared keys", [self.client, *ciphertexts])
-            # All shares are decrypted before the masked update is sent: afterwards it is too late to abort.
             cipher, index = self._share_cipher(), sorted(advertisements).index(self.client) + 1
-            self._state.shares |= {
-                other: cipher.decrypt(
+            for other, ciphertext in ciphertexts.items():
+                pair = cipher.decrypt(
                     advertisements[other].encryption_key, other, self.client, index, ciphertext
                 )
-                for other, ciphertext in ciphertexts.items()
-            }
+                if pair is not None:
+                    self._state.shares[other] = pair
+            # Before the masked update is sent: afterwards it is too late to abort.
+            self._check_threshold("clients with valid shares", self._state.shares)
+            self._state.shared = tuple(sorted([self.client, *ciphertexts]))
             if not isinstance(update, Tensor) or update.shape != (config.size,):
                 raise invalid_update(update, f"expected a tensor of shape [{config.size}]; nothing was sent")
             values = config.encoding.encode(update, weight)
@@ -201,7 +205,7 @@ class SecureClient:
             if set(fields) != {"survivors"}:
                 raise AggregationError("confirm message: expected survivors and no other field")
             survivors = ids_from_bytes(fields["survivors"])
-            if not {self.client} <= set(survivors) <= set(self._state.shares):
+            if not {self.client} <= set(survivors) <= set(self._state.shared):
                 raise AggregationError(
                     f"survivors: expected clients that shared keys, client {self.client} among them"
                 )
@@ -217,7 +221,7 @@ class SecureClient:
 
         Returns:
             The response: for each survivor the share of its self-mask seed, for each client that dropped out
-            after sharing the share of its masking secret.
+            after sharing the share of its masking secret, as far as this client has them.
 
         Raises:
             AggregationError: The list is not the one that this client signed, or has fewer valid signatures
@@ -335,4 +339,4 @@ class SecureClient:
         return ShareCipher(self._state.secrets[0], self.config.context, self._keys_digest())
 
     def _statement(self) -> tuple[str | bytes, ...]:
-        return survivors_statement(self._keys_digest(), self._state.shares, self._state.survivors)
+        return survivors_statement(self._keys_digest(), self._state.shared, self._state.survivors)

@@ -24,7 +24,9 @@ class ClientState:
     """Encryption secret, masking secret and self-mask seed; empty once the round is over."""
     advertisements: dict[int, KeyAdvertisement] = field(default_factory=dict)
     shares: dict[int, tuple[bytes, bytes]] = field(default_factory=dict, repr=False)
-    """By client, the shares of its masking secret and its seed; complete after the step `mask`."""
+    """By client, the shares of its masking secret and its seed, as far as they could be decrypted."""
+    shared: tuple[int, ...] = ()
+    """All clients that shared their secrets, as the server said; known after the step `mask`."""
     survivors: tuple[int, ...] = ()
     """The survivors that this client signed."""
 
@@ -41,6 +43,7 @@ class ClientState:
             "secrets": [secret.hex() for secret in self.secrets],
             "adverts": {other: sent.to_bytes().hex() for other, sent in self.advertisements.items()},
             "shares": {other: [share.hex() for share in pair] for other, pair in self.shares.items()},
+            "shared": self.shared,
             "survivors": self.survivors,
         }
         return json.dumps(record).encode()
@@ -64,6 +67,7 @@ class ClientState:
                     int(other): (bytes.fromhex(key), bytes.fromhex(seed))
                     for other, (key, seed) in record["shares"].items()
                 },
+                tuple(int(other) for other in record["shared"]),
                 tuple(int(other) for other in record["survivors"]),
             )
             complete = len(secrets) == (3 if state.step in STEPS else 0)

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
 from torch import Tensor
 
 from refiner.federation.secure import primitives
-from refiner.federation.secure.errors import AggregationError
+from refiner.federation.secure.errors import AggregationError, SpoiledSum
 from refiner.federation.secure.fixedpoint import RingVector
 from refiner.federation.secure.masks import (
     add_mask,
@@ -32,8 +33,9 @@ from refiner.federation.secure.messages import (
     survivors_statement,
 )
 from refiner.federation.secure.primitives import SIGNATURE_BYTES
+from refiner.federation.secure.revealed_shares import RevealedShares
 from refiner.federation.secure.round_config import RoundConfig
-from refiner.federation.secure.secret_sharing import SHARE_BYTES, combine_shares, share_index
+from refiner.federation.secure.secret_sharing import SHARE_BYTES, share_index
 
 T = TypeVar("T")
 
@@ -66,6 +68,7 @@ class SecureServer:
     Attributes:
         config: The round's settings.
         rejected: The clients whose responses were rejected, each with the reason.
+        survivors: The clients whose masked updates are in the sum.
 
     >>> from refiner.federation.secure import Identity
     >>> identities = {client: Identity.generate().public for client in (1, 2, 3)}
@@ -80,7 +83,7 @@ class SecureServer:
         self._step: str = STEPS[0]
         self._advertisements: dict[int, KeyAdvertisement] = {}
         self._shared: tuple[int, ...] = ()
-        self._survivors: tuple[int, ...] = ()
+        self.survivors: tuple[int, ...] = ()
         self._signed: tuple[int, ...] = ()
         self._total: RingVector = np.zeros(0, dtype=config.encoding.dtype)
 
@@ -158,7 +161,7 @@ class SecureServer:
             return vector
 
         masked = self._collect("mask", self._shared, responses, parse)
-        self._survivors = tuple(masked)
+        self.survivors = tuple(masked)
         self._total = np.zeros(length, dtype=dtype)
         for vector in masked.values():
             np.add(self._total, vector, out=self._total)
@@ -178,7 +181,7 @@ class SecureServer:
         """
         identities, context = self.config.identities, self.config.context
         keys = keys_digest(context, self._advertisements)
-        statement = survivors_statement(keys, self._shared, self._survivors)
+        statement = survivors_statement(keys, self._shared, self.survivors)
 
         def parse(client: int, fields: dict[str, bytes]) -> bytes:
             signature = only_field(fields, "signature", SIGNATURE_BYTES)
@@ -186,10 +189,10 @@ class SecureServer:
                 raise AggregationError(f"signature of client {client}: not of these survivors")
             return signature
 
-        signatures = self._collect("confirm", self._survivors, responses, parse)
+        signatures = self._collect("confirm", self.survivors, responses, parse)
         self._signed = tuple(signatures)
         fields = {f"signature:{client}": signature for client, signature in signatures.items()}
-        survivors = {"survivors": ids_to_bytes(self._survivors)}
+        survivors = {"survivors": ids_to_bytes(self.survivors)}
         return make_message("unmask", context, survivors | fields)
 
     def aggregate(self, responses: Mapping[int, Message]) -> Aggregate:
@@ -202,66 +205,60 @@ class SecureServer:
             The weighted mean over the survivors.
 
         Raises:
-            AggregationError: Fewer clients than the threshold sent a valid response, a recovered secret is
-                not the one that its owner committed to, or the sum is beyond the clients' bounds.
+            AggregationError: Fewer clients than the threshold sent a valid response.
+            SpoiledSum: A secret cannot be recovered from the shares, or the sum is beyond the clients'
+                bounds.
         """
-        kinds = {client: "seed" if client in self._survivors else "key" for client in self._shared}
+        kinds = {client: "seed" if client in self.survivors else "key" for client in self._shared}
         expected = {f"{kind}:{client}" for client, kind in kinds.items()}
         indices = {client: index for index, client in enumerate(self._advertisements, start=1)}
 
         def parse(client: int, fields: dict[str, bytes]) -> dict[str, bytes]:
-            if fields.keys() != expected or any(len(share) != SHARE_BYTES for share in fields.values()):
-                raise AggregationError(f"shares from client {client}: expected one of every client")
+            # Shares that were damaged on their way to this client are missing.
+            if not fields.keys() <= expected or any(len(share) != SHARE_BYTES for share in fields.values()):
+                raise AggregationError(f"shares from client {client}: expected at most one of every client")
             if any(share_index(share) != indices[client] for share in fields.values()):
                 raise AggregationError(f"shares from client {client}: of another index")
             return fields
 
-        shares = list(self._collect("unmask", self._signed, responses, parse).values())
+        revealed = self._collect("unmask", self._signed, responses, parse)
+        shares = RevealedShares(list(revealed.values()), self.config.effective_threshold)
         total = self._total.copy()
         self._remove_self_masks(total, shares)
         self._remove_pairwise_masks(total, shares)
         return self._decode(total)
 
-    def _remove_self_masks(self, total: RingVector, shares: list[dict[str, bytes]]) -> None:
+    def _remove_self_masks(self, total: RingVector, shares: RevealedShares) -> None:
         context = self.config.context
-        for client in self._survivors:
-            seed = self._recover(shares, "seed", client)
-            if seed_commitment(context, client, seed) != self._advertisements[client].commitment:
-                raise _wrong_secret("seed", client)
+        for client in self.survivors:
+            commitment = self._advertisements[client].commitment
+            seed = shares.recover("seed", client, partial(seed_commitment, context, client), commitment)
             add_mask(total, self_mask_key(context, client, seed), subtract=True)
 
-    def _remove_pairwise_masks(self, total: RingVector, shares: list[dict[str, bytes]]) -> None:
+    def _remove_pairwise_masks(self, total: RingVector, shares: RevealedShares) -> None:
         """Remove the masks that survivors share with clients that dropped out; all others cancel."""
         context = self.config.context
         for client in self._shared:
-            if client in self._survivors:
+            if client in self.survivors:
                 continue
-            secret = self._recover(shares, "key", client)
-            if primitives.public_key(secret) != self._advertisements[client].masking_key:
-                raise _wrong_secret("key", client)
-            for other in self._survivors:
+            masking_key = self._advertisements[client].masking_key
+            secret = shares.recover("key", client, primitives.public_key, masking_key)
+            for other in self.survivors:
                 public = self._advertisements[other].masking_key
                 key = pairwise_mask_key(context, secret, client, other, public)
                 add_pairwise_mask(total, key, other, client, undo=True)
 
     def _decode(self, total: RingVector) -> Aggregate:
-        config, count = self.config, len(self._survivors)
+        config, count = self.config, len(self.survivors)
         signed = config.encoding.to_signed(total)
         weight, max_encoded = int(signed[-1]), config.encoding.max_encoded(config.max_weight)
         # Masks that do not cancel leave values all over the range.
         low, high = int(signed[:-1].min()), int(signed[:-1].max())
         if not count <= weight <= count * config.max_weight or max(-low, high) > count * max_encoded:
-            raise AggregationError(
+            raise SpoiledSum(
                 "sum: beyond the clients' bounds; a client sent a vector that does not follow the protocol"
             )
-        return Aggregate(config.encoding.decode(total[:-1], weight), weight, self._survivors)
-
-    def _recover(self, shares: list[dict[str, bytes]], kind: str, client: int) -> bytes:
-        name = f"{kind}:{client}"
-        secret = combine_shares([revealed[name] for revealed in shares[: self.config.effective_threshold]])
-        if secret is None:
-            raise _wrong_secret(kind, client)
-        return secret
+        return Aggregate(config.encoding.decode(total[:-1], weight), weight, self.survivors)
 
     def _collect(
         self,
@@ -293,7 +290,3 @@ class SecureServer:
             )
         self._step = (*STEPS, "over")[STEPS.index(step) + 1]
         return parsed
-
-
-def _wrong_secret(kind: str, client: int) -> AggregationError:
-    return AggregationError(f"{kind} of client {client}: the shares do not recover the one it committed to")

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from refiner.federation.secure.errors import AggregationError
 from refiner.federation.secure.primitives import decrypt, encrypt, shared_key
 from refiner.federation.secure.secret_sharing import SHARE_BYTES, share_index
 
@@ -24,14 +23,12 @@ class ShareCipher:
 
     def decrypt(
         self, public: bytes, sender: int, recipient: int, index: int, ciphertext: bytes
-    ) -> tuple[bytes, bytes]:
-        """Decrypt the two shares from `sender` and check that they are for the index of `recipient`."""
+    ) -> tuple[bytes, bytes] | None:
+        """The two shares from `sender`; None if they are damaged or made for another index than `index`."""
         key = shared_key(self.secret, public, self.context, "shares", sender, recipient)
         plaintext = decrypt(key, ciphertext, self.keys, sender, recipient)
         if plaintext is None or len(plaintext) != 2 * SHARE_BYTES:
-            raise AggregationError(f"shares of client {sender}: changed in transit, or made with other keys")
+            return None
         shares = plaintext[:SHARE_BYTES], plaintext[SHARE_BYTES:]
         # The sender wrote the index; a wrong one would make the recovered secret wrong.
-        if any(share_index(share) != index for share in shares):
-            raise AggregationError(f"shares of client {sender}: made for another index than {index}")
-        return shares
+        return shares if all(share_index(share) == index for share in shares) else None
