@@ -54,6 +54,7 @@ def test_integers_choices_and_flags() -> None:
             call()
 
 
+@pytest.mark.hostile
 def test_a_number_too_large_for_calculations_is_told_the_real_limit() -> None:
     with pytest.raises(SettingError, match=r"^a = 1e\+308: expected a number in \[0, 1e300\)$"):
         checks.number("a", 1e308, 0)

@@ -589,6 +589,30 @@ def test_a_loss_that_raises_is_a_one_line_error(error: Exception, summary: str) 
     assert str(caught.value) == f"{expected}, but it fails ({summary})"
 
 
+@pytest.mark.hostile
+def test_errors_of_a_users_loss_or_model_quote_no_data() -> None:
+    """They are shown, logged and perhaps sent on."""
+    example = torch.tensor([[0.0, 0.123456, 0.654321, 1.0], [0.0, 0.777777, 0.333333, 1.0]])
+    seen: list[Tensor] = []
+
+    def quote(out: Tensor, labels: Tensor) -> Tensor:
+        raise ValueError(f"bad scores {out.tolist()}")
+
+    def keep(out: Tensor) -> Tensor:
+        raise ValueError(f"bad input {seen[-1].tolist()}")
+
+    identity = nn.Linear(4, 4, bias=False)
+    nn.init.eye_(identity.weight)
+    identity.register_forward_pre_hook(lambda module, given: seen.append(given[0]))
+    for attempt in (
+        lambda: Task(identity, example, loss=quote),
+        lambda: Task(nn.Sequential(identity, ChangedOutput(keep)), example),
+    ):
+        with pytest.raises(DataError) as caught:
+            attempt()
+        assert not any(digits in str(caught.value) for digits in ("0.12345", "0.65432", "0.77777", "0.33333"))
+
+
 class AssertsFloat32(nn.Linear):
     """Accepts one precision only, by an assertion."""
 

@@ -51,6 +51,16 @@ def close(a: Tensor, b: Tensor, allowed: float = 1e-5) -> bool:
     return float((a - b).norm()) <= allowed * float(b.norm())
 
 
+@pytest.mark.hostile
+@both
+def test_pruned_zeros_do_not_keep_the_sign_of_what_was_removed(
+    defense: Soteria, task: Task, single: tuple[Tensor, Tensor]
+) -> None:
+    weight = defense.protect(task, *single).tensors["head.weight"]
+    zeros = weight[weight == 0]
+    assert len(zeros) and not bool(zeros.signbit().any())
+
+
 @both
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_pruned_columns_are_exactly_zero(

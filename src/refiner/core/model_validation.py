@@ -22,6 +22,18 @@ WRONG_DTYPE_ERRORS = (RuntimeError, TypeError, ValueError, AssertionError, Looku
 """What a model may raise that runs in one dtype and not in another."""
 
 
+def random_like(example: Tensor) -> Tensor:
+    """Random values between the smallest and the largest of `example`, the same ones every time.
+
+    >>> random_like(torch.tensor([[3, 5, 4]])).aminmax().max <= 5
+    tensor(True)
+    """
+    low, high = example.aminmax()
+    uniform = torch.rand(example.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    values = low.double() + (high.double() - low.double()) * uniform.to(example.device)
+    return (values if example.is_floating_point() else values.round()).to(example.dtype)
+
+
 def run_once(model: nn.Module, state: Mapping[str, Tensor], example: Tensor) -> tuple[Tensor, list[str]]:
     """The model's output, and the names of its modules in the order in which they start to run.
 

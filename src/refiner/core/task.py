@@ -46,7 +46,7 @@ class Task:
     Args:
         model: Any module that maps inputs `[B, *input]` to scores `[B, classes]` and can be differentiated
             twice.
-        example: A batch of inputs on the model's device; two samples of it are used.
+        example: A batch of inputs on the model's device; its shape, type and range are used.
         loss: Maps scores and labels to one number, by default the mean cross-entropy.
 
     Attributes:
@@ -79,7 +79,8 @@ class Task:
         for name, value in (*model.named_parameters(), *model.named_buffers()):
             if value.is_floating_point() and not bool(value.isfinite().all()):
                 raise _not_finite("model", f"model: {name}")
-        example = example[:2]
+        # An error of the user's code may quote what it was given: it gets no data.
+        example = model_validation.random_like(example[:2])
         self.model = model
         self.models: Tensor | None = None
         self.loss_function = loss
