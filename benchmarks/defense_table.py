@@ -3,7 +3,7 @@
     python benchmarks/defense_table.py --data FOLDER --out FOLDER [--victims 200] [--tuning 8] [--batches 4]
 
 LeNet at initialisation, CIFAR-10 training images: victims from 40,000 on, with labels known to the
-attacker, whose weight of total variation and learning rate are chosen for each defence by the mean PSNR on
+attacker, whose iterations, weight of total variation and learning rate are chosen for each defence by the mean PSNR on
 images from 41,000 on; 800 images from 42,000 on are public. `error` is the mean relative distance of an
 upload to the real gradient, `error of a batch` the same for batches of 128. All defences are attacked
 together: first all points of all grids, then all victims with the same best point. Feeds
@@ -16,6 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -46,6 +47,11 @@ STRENGTHS = {
 }
 MEANS = ("psnr", "blind_psnr", "ssim", "lpips", "noise", "top1_pixels", "top1_lpips")
 LABELS_KNOWN = ThreatModel(labels=True)
+
+
+def without(point: dict[str, float], name: str) -> dict[str, float]:
+    """The settings of a trial but one."""
+    return {key: value for key, value in point.items() if key != name}
 
 
 def relative_error(task: Task, name: str, x: Tensor, y: Tensor) -> float:
@@ -112,10 +118,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         labels=tuning_y.repeat(len(names), 1),
     )
     points = Tuning(tuning_x, tuning_y).grid(attack)
-    tuning_reconstruction = Sweep(attack, points).reconstruct(
-        all_tuning, threat=LABELS_KNOWN, seed=options.seed
-    )
-    tuning_images = tuning_reconstruction.x.view(len(points), len(names), *tuning_x[:, 0].shape)
+    parts = []
+    for count, group in groupby(points, key=lambda point: point["iterations"]):  # sorted by it
+        sweep = Sweep(
+            replace(attack, iterations=int(count)), [without(point, "iterations") for point in group]
+        )
+        parts.append(sweep.reconstruct(all_tuning, threat=LABELS_KNOWN, seed=options.seed).x)
+        print(f"{count} iterations tried after {time.perf_counter() - began:.0f} s", flush=True)
+    tuning_images = torch.cat(parts).view(len(points), len(names), *tuning_x[:, 0].shape)
     scores = torch.stack(
         [torch.stack([psnr(p, tuning_x[:, 0]).mean() for p in point]) for point in tuning_images]
     )

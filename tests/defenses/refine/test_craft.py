@@ -109,6 +109,7 @@ def spy_on_gradients(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     return data
 
 
+@pytest.mark.hostile
 @pytest.mark.parametrize(
     ("settings", "batch"), [({"search": "never"}, 32), ({}, 15), ({"min_search_batch": 33}, 32)]
 )
