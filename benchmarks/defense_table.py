@@ -3,8 +3,8 @@
     python benchmarks/defense_table.py --data FOLDER --out FOLDER [--victims 200] [--tuning 8] [--batches 4]
 
 LeNet at initialisation, CIFAR-10 training images: victims from 40,000 on, with labels known to the
-attacker, whose iterations, weight of total variation and learning rate are chosen for each defence by the mean PSNR on
-images from 41,000 on; 800 images from 42,000 on are public. `error` is the mean relative distance of an
+attacker, whose iterations, weight of total variation and learning rate are chosen for each defence by the
+mean PSNR on images from 41,000 on; 800 images from 42,000 on are public. `error` is the mean relative distance of an
 upload to the real gradient, `error of a batch` the same for batches of 128. All defences are attacked
 together: first all points of all grids, then all victims with the same best point. Feeds
 docs/results/defenses.jsonl, which docs/results/defenses.md shows.
