@@ -4,9 +4,9 @@
 
 LeNet at initialisation, CIFAR-10 training images: victims from 40,000 on, with labels known to the
 attacker, whose iterations, weight of total variation and learning rate are chosen for each defence by the
-mean PSNR on images from 41,000 on; 800 images from 42,000 on are public. `error` is the mean relative distance of an
-upload to the real gradient, `error of a batch` the same for batches of 128. All defences are attacked
-together: first all points of all grids, then all victims with the same best point. Feeds
+mean PSNR on images from 41,000 on; 800 images from 42,000 on are public. `error` is the mean relative
+distance of an upload to the real gradient, `error of a batch` the same for batches of 128. All defences
+are attacked together: first all points of all grids, then all victims with the same best point. Feeds
 docs/results/defenses.jsonl, which docs/results/defenses.md shows.
 """
 
@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from refiner.attacks import InvertingGradients, Sweep, ThreatModel, infer_labels
+from refiner.attacks import InvertingGradients, Observation, Sweep, ThreatModel, infer_labels
 from refiner.audit import Tuning
 from refiner.audit.public_images import choose_public_images
 from refiner.audit.scoring import Scorer, label_recovery
@@ -49,9 +49,17 @@ MEANS = ("psnr", "blind_psnr", "ssim", "lpips", "noise", "top1_pixels", "top1_lp
 LABELS_KNOWN = ThreatModel(labels=True)
 
 
-def without(point: dict[str, float], name: str) -> dict[str, float]:
-    """The settings of a trial but one."""
-    return {key: value for key, value in point.items() if key != name}
+def try_points(
+    attack: InvertingGradients, points: Sequence[dict[str, float]], observation: Observation, seed: int
+) -> Tensor:
+    """Reconstructions with each of the settings, which are sorted by the number of iterations."""
+    parts = []
+    for count, group in groupby(points, key=lambda point: point["iterations"]):
+        trials = [{name: value for name, value in point.items() if name != "iterations"} for point in group]
+        sweep = Sweep(replace(attack, iterations=int(count)), trials)
+        parts.append(sweep.reconstruct(observation, threat=LABELS_KNOWN, seed=seed).x)
+        print(f"{len(trials)} settings tried with {count} iterations", flush=True)
+    return torch.cat(parts)
 
 
 def relative_error(task: Task, name: str, x: Tensor, y: Tensor) -> float:
@@ -118,14 +126,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         labels=tuning_y.repeat(len(names), 1),
     )
     points = Tuning(tuning_x, tuning_y).grid(attack)
-    parts = []
-    for count, group in groupby(points, key=lambda point: point["iterations"]):  # sorted by it
-        sweep = Sweep(
-            replace(attack, iterations=int(count)), [without(point, "iterations") for point in group]
-        )
-        parts.append(sweep.reconstruct(all_tuning, threat=LABELS_KNOWN, seed=options.seed).x)
-        print(f"{count} iterations tried after {time.perf_counter() - began:.0f} s", flush=True)
-    tuning_images = torch.cat(parts).view(len(points), len(names), *tuning_x[:, 0].shape)
+    tuning_images = try_points(attack, points, all_tuning, options.seed)
+    tuning_images = tuning_images.view(len(points), len(names), *tuning_x[:, 0].shape)
     scores = torch.stack(
         [torch.stack([psnr(p, tuning_x[:, 0]).mean() for p in point]) for point in tuning_images]
     )
