@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
-from refiner.audit import AuditResult, result_folder
+from refiner import Task
+from refiner.audit import AuditResult, Plan, estimate_duration, result_folder
 from refiner.audit.display_names import settings_text
 from refiner.cli import app
 from refiner.cli.audit_table import print_results
@@ -21,7 +22,9 @@ from refiner.models import MLP
 QUICK = ("--victims", "2", "--iterations", "4")
 
 
-def call(*words: str, out: Path, code: int = 0) -> Result:
+def call(*words: str, out: Path, code: int = 0, attack: str = "inverting") -> Result:
+    if "--attack" not in words:
+        words = (*words, "--attack", attack)
     result = CliRunner().invoke(app, ["audit", *words, "--out", str(out)])
     assert result.exit_code == code, result.output
     return result
@@ -98,6 +101,39 @@ def test_table_shows_every_score_in_80_columns(
         guess = next(line for line in lines if line.startswith("blind"))
         scores = r"[\d.]+ ± [\d.]+ +0\.\d\d +0\.\d{3}" + (r" +0\.\d\d +0 / 0 %" if wide else "")
         assert re.fullmatch(rf"blind(?: guess)? +{scores} *", guess)
+
+
+def test_without_a_named_attack_those_are_run_that_work_on_the_model(
+    small: tuple[str, ...], tmp_path: Path
+) -> None:
+    """An MLP is read exactly; one iteration of optimisation shows nothing, and six images teach nothing."""
+    words = (*small, "--victims", "2", "--iterations", "1", "--defense", "none", "--defense", "pruning")
+    output = call(*words, attack="auto", out=tmp_path).output
+    assert re.search(r"^Time: about \d+ s\.$", output, re.MULTILINE)
+    chosen = "Attacks: analytic; without effect on this model: inverting; not tried: learned, linear"
+    assert chosen in " ".join(output.split())
+    audits = [AuditResult.load(file) for file in tmp_path.glob("*.json")]
+    assert {(audit.defense, audit.attack) for audit in audits} == {
+        ("none", "analytic"),
+        ("none", "inverting"),
+        ("pruning", "analytic"),
+    }
+    assert "With pruning" in " ".join(output.split())
+
+
+def test_a_long_audit_is_told_before_it_starts_with_a_shorter_one() -> None:
+    sample = load_sample()
+    x, y = sample.images[:8, None], sample.labels[:8, None]
+    task = Task(MLP(hidden=8), example=x[0])
+    plans = [
+        Plan.of(task, x, y, defense=defense, attack=f"inverting:iterations={iterations}", metrics=[])
+        for iterations in (20, 10**9)
+        for defense in ("none", "pruning")
+    ]
+    short, long = estimate_duration(plans[:2]), estimate_duration(plans)
+    assert 0 < short.seconds < 600 and not short.is_long and "--victims" not in short.text
+    found = re.fullmatch(r"about .* days; --victims 4 --iterations (\d+) would take about 10 min", long.text)
+    assert found is not None and int(found[1]) < 10**8
 
 
 def test_lone_defence_is_audited_with_its_control(small: tuple[str, ...], tmp_path: Path) -> None:

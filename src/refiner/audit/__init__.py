@@ -1,5 +1,7 @@
 """The audit: how well an attack reconstructs the victims' data from the uploads of a defence."""
 
+from refiner.audit.auto_attacks import undefended_plans, working_attacks
+from refiner.audit.duration import Duration, estimate_duration
 from refiner.audit.from_robust import RobustEstimation
 from refiner.audit.plan import Plan
 from refiner.audit.report import report_page, write_report
@@ -13,6 +15,7 @@ from refiner.audit.victims import Victims, load_victims
 __all__ = [
     "AuditResult",
     "Control",
+    "Duration",
     "Finding",
     "FromRobust",
     "Mean",
@@ -24,7 +27,10 @@ __all__ = [
     "Victims",
     "audit",
     "audit_all",
+    "estimate_duration",
     "load_victims",
     "report_page",
+    "undefended_plans",
+    "working_attacks",
     "write_report",
 ]

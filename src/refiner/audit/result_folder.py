@@ -102,6 +102,11 @@ def audit_all(
     return found
 
 
+def is_finished(plan: Plan, folder: Path) -> bool:
+    """Return whether the result of a plan is in `folder`."""
+    return _result_file(plan, folder).exists()
+
+
 def _check_writable(folder: Path) -> None:
     """Raise `DataError` if the folder can't be written, before an attack is run."""
 

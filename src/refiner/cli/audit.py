@@ -1,8 +1,9 @@
 """`refiner audit`: attack the uploads of defences, print scores and write the report."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,10 @@ from torch import nn
 
 from refiner.attacks import ATTACKS, Attack, ThreatModel, make_attack, tunable
 from refiner.audit import AuditResult, Plan, Tuning, Victims, audit_all, load_victims, write_report
+from refiner.audit.auto_attacks import AUTO, undefended_plans, working_attacks
+from refiner.audit.duration import estimate_duration
 from refiner.audit.model_weights import load_model_weights
+from refiner.audit.result_folder import is_finished
 from refiner.audit.summary import tuning_text
 from refiner.checks import integer, unknown_name
 from refiner.cli.audit_table import print_results
@@ -21,7 +25,7 @@ from refiner.cli.common import Device, Rate, Size, console, one_line_errors, pro
 from refiner.core import Task
 from refiner.core.determinism import deterministic_algorithms
 from refiner.data import DATASETS
-from refiner.defenses import DEFENSES, make_defense
+from refiner.defenses import DEFENSES, NoDefense, make_defense
 from refiner.errors import DataError
 from refiner.models import MODELS, make_model
 
@@ -62,7 +66,8 @@ def audit(
         list[str] | None,
         typer.Option(
             help=f"Attack: one of {', '.join(ATTACKS.builtin_names())}, or a plug-in (see `refiner "
-            "attacks`), as NAME or NAME:setting=value,…. Repeat the option to compare. Default: inverting."
+            "attacks`), as NAME or NAME:setting=value,…. Repeat the option to compare. Default: auto, those "
+            "that work on this model without a defence."
         ),
     ] = None,
     victims: Annotated[int, typer.Option(help="Number of clients.")] = 16,
@@ -129,8 +134,9 @@ def audit(
         # Before anything else runs on the GPU, since its first operations fix the available algorithms.
         with deterministic_algorithms(deterministic, torch_device):
             threat = _threat_model(grant or (), deny or ())
-            attacks = [_make_attack(name, iterations) for name in dict.fromkeys(attack or ("inverting",))]
-            learns = from_robust or any(
+            names = dict.fromkeys(attack or (AUTO,))
+            attacks = [_make_attack(name, iterations) for name in names if name != AUTO]
+            learns = (from_robust or AUTO in names) or any(
                 not attacker.needs.isdisjoint({"public", "defense"}) for attacker in attacks
             )
             defenses = list(dict.fromkeys(defense or ("none", "refiner")))
@@ -153,8 +159,9 @@ def audit(
             tune = None
             if images.tuning_x is not None and images.tuning_y is not None:
                 tune = Tuning(images.tuning_x.to(torch_device), images.tuning_y.to(torch_device))
-            plans = [
-                Plan.of(
+
+            def make_plan(name: str, attacker: Attack, from_robust: bool = False) -> Plan:
+                return Plan.of(
                     task,
                     x,
                     y,
@@ -166,9 +173,14 @@ def audit(
                     names=images.names,
                     seed=seed,
                     deterministic=deterministic,
-                    tune=tune if tunable(attacker) or not any(map(tunable, attacks)) else None,
-                    from_robust=from_robust and attacker is attacks[0],
+                    tune=tune if tunable(attacker) or (not any(map(tunable, attacks)) and attacks) else None,
+                    from_robust=from_robust,
                 )
+
+            if AUTO in names:
+                attacks = _choose_attacks(make_plan, defenses, iterations, out, chunk)
+            plans = [
+                make_plan(name, attacker, from_robust and attacker is attacks[0])
                 for name in defenses
                 for attacker in attacks
             ]
@@ -176,6 +188,34 @@ def audit(
         print_results(results)
         page = write_report(out / "report.html", results, images.source)
         console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+
+
+def _choose_attacks(
+    make_plan: Callable[[str, Attack], Plan],
+    defenses: Sequence[str],
+    iterations: int | None,
+    out: Path,
+    chunk: int | None,
+) -> list[Attack]:
+    """Run the attacks that apply without a defence, and return those that reveal something."""
+    plans, skipped = undefended_plans(
+        partial(make_plan, NoDefense.name), on_gpu=torch.cuda.is_available(), iterations=iterations
+    )
+    # Whatever is wrong with a defence shows now, not after the first attacks.
+    defended = [make_plan(name, plan.attack) for name in defenses for plan in plans]
+    if missing := [plan for plan in (*plans, *defended) if not is_finished(plan, out)]:
+        duration = estimate_duration(missing)
+        console.print(f"Time: {duration.text}.", highlight=False, soft_wrap=True)
+    attacks = working_attacks(plans, _run(plans, out, chunk, control=False))
+    failing = [plan.attack.name for plan in plans if plan.attack not in attacks]
+    console.print(
+        f"Attacks: {', '.join(attack.name for attack in attacks)}"
+        + (f"; without effect on this model: {', '.join(failing)}" if failing else "")
+        + (f"; not tried: {', '.join(sorted(skipped))}" if skipped else ""),
+        highlight=False,
+        soft_wrap=True,
+    )
+    return attacks
 
 
 def _build_model(name: str, victims: Victims, weights: Path | None) -> nn.Module:

@@ -14,9 +14,12 @@ from refiner.audit.summary import main_sentences, other_sentences, verdict_note
 from refiner.cli.common import console
 
 _COLOURS = {"visible": "red", "identifiable": "yellow", "neither": "green", "no verdict": "bright_black"}
-# Narrower terminals show only what the verdict depends on; the report has all columns.
-_WIDE = 110
+# Narrower terminals show only what the verdict depends on, with several attacks less than that; the report
+# has all columns.
+_WIDE, _WIDE_WITH_ATTACKS = 110, 100
 _MAX_TABLE_WIDTH = 120
+_HEADS = {"psnr": "PSNR, dB", "ssim": "SSIM", "lpips": "LPIPS"}
+_DIGITS = {"psnr": 1, "ssim": 2, "lpips": 3}
 
 
 def print_results(results: Sequence[AuditResult]) -> None:
@@ -38,7 +41,8 @@ def print_results(results: Sequence[AuditResult]) -> None:
     )
     names = ("defence",) if single else ("defence", "attack")
     more = ("noise", "top-1", "labels") if wide else ()
-    heads = (*names, "PSNR, dB", "SSIM", "LPIPS", *more, "visible", "identifiable", "verdict")
+    scores = ("psnr", "ssim", "lpips") if single or console.width >= _WIDE_WITH_ATTACKS else ("psnr",)
+    heads = (*names, *(_HEADS[score] for score in scores), *more, "visible", "identifiable", "verdict")
     for name in heads:
         left = name in ("defence", "attack", "verdict")
         narrow = name not in ("defence", "attack")
@@ -48,13 +52,13 @@ def print_results(results: Sequence[AuditResult]) -> None:
         inferred = "granted" if labels is None else f"{100 * labels:.0f} %"
         table.add_row(
             *map(escape, pair[: len(names)]),
-            *_scores(result.means, wide),
+            *_scores(result.means, scores, wide),
             *([inferred] if wide else []),
             *(escape(share_cell(share).text) for share in (verdict.visible, verdict.identifiable)),
             f"[{_COLOURS[verdict.level]}]{verdict.level}[/]",
         )
     # All audits have the same victims, and so the same blind guess.
-    table.add_row("blind guess", *[""] * (len(names) - 1), *_scores(blind_means(results) or {}, wide))
+    table.add_row("blind guess", *[""] * (len(names) - 1), *_scores(blind_means(results) or {}, scores, wide))
     console.print(title, highlight=False)
     console.print(table, width=min(console.width, _MAX_TABLE_WIDTH))
     # One line for each defence; then what a reader must know to judge them.
@@ -77,9 +81,9 @@ def _caption(results: Sequence[AuditResult], wide: bool) -> str:
     return escape(" ".join(sentences))
 
 
-def _scores(means: Mapping[str, Mean], wide: bool) -> list[str]:
-    """Return the cells from PSNR to LPIPS, or to top-1."""
-    cells = [_score(means, name, places) for name, places in (("psnr", 1), ("ssim", 2), ("lpips", 3))]
+def _scores(means: Mapping[str, Mean], scores: Sequence[str], wide: bool) -> list[str]:
+    """Return the cells of some scores, in a wide table those up to top-1."""
+    cells = [_score(means, name, _DIGITS[name]) for name in scores]
     return [*cells, _score(means, "noise", 2), top1_cell(means).text] if wide else cells
 
 

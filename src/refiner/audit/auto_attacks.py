@@ -1,0 +1,57 @@
+"""The attacks of an audit that names none: all that apply to the model and reveal undefended uploads."""
+
+from collections.abc import Callable, Sequence
+
+from refiner.attacks import Attack, make_attack
+from refiner.audit.control import as_control
+from refiner.audit.plan import Plan
+from refiner.audit.result import AuditResult
+from refiner.errors import RefinerError
+
+AUTO = "auto"
+"""The name that stands for the attacks chosen here."""
+
+
+def undefended_plans(
+    make_plan: Callable[[Attack], Plan], *, on_gpu: bool, iterations: int | None = None
+) -> tuple[list[Plan], dict[str, str]]:
+    """Return an undefended audit for every attack that could work, the quickest first.
+
+    These are `analytic`, `linear`, on a GPU `learned`, and `inverting`, which stands for all attacks by
+    optimisation.
+
+    Args:
+        make_plan: Returns the undefended audit of an attack; raises if the attack does not apply.
+        on_gpu: Whether the attacks run on a GPU: training `learned` takes an hour on a CPU.
+        iterations: Iterations of `inverting`; None for its own.
+
+    Returns:
+        The audits, and why the other attacks do not apply, by name.
+    """
+    inverting = make_attack("inverting", **({} if iterations is None else {"iterations": iterations}))
+    names = ["analytic", "linear", *(["learned"] if on_gpu else [])]
+    plans, skipped = [], {}
+    for attack in (*map(make_attack, names), inverting):
+        try:
+            plans.append(make_plan(attack))
+        except RefinerError as error:
+            skipped[attack.name] = str(error)
+    if not on_gpu:
+        skipped["learned"] = "takes an hour on a CPU; name it to run it"
+    return plans, skipped
+
+
+def working_attacks(plans: Sequence[Plan], results: Sequence[AuditResult]) -> list[Attack]:
+    """Return the attacks that reveal undefended uploads; if none does, the one that comes closest.
+
+    Args:
+        plans: Undefended audits.
+        results: Their results, in the same order.
+
+    Returns:
+        The attacks, in the order of the plans; at least one.
+    """
+    pairs = list(zip(plans, results, strict=True))
+    working = [plan.attack for plan, result in pairs if as_control(result, plan.scorer.thresholds).works]
+    best, _ = max(pairs, key=lambda pair: pair[1].means["psnr"].value)
+    return working or [best.attack]

@@ -1,0 +1,130 @@
+"""How long audits will take, from a few iterations of their attacks and a few uploads of their defences."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from refiner.audit.plan import Plan
+from refiner.audit.seeds import VICTIMS
+from refiner.audit.uploads import uploads
+from refiner.core.task import Task
+from refiner.defenses import Defense, NoDefense
+
+# Victims that are timed on a CPU; on a GPU all of them take hardly longer than one.
+_TIMED_VICTIMS = 2
+# If one iteration takes longer than this, it is not repeated.
+_ENOUGH_SECONDS = 2.0
+# A run that takes longer is pointed out, and the scale offered that takes so long.
+_LONG_SECONDS, _SHORT_SECONDS = 1800.0, 600.0
+_LEAST_VICTIMS, _LEAST_ITERATIONS = 4, 50
+
+
+@dataclass(frozen=True)
+class Duration:
+    """About how long audits will take.
+
+    >>> Duration(95000.0, 16, 4000).text
+    'about 26 h; --victims 4 --iterations 101 would take about 10 min'
+    >>> Duration(95.0, 16, 4000).text
+    'about 2 min'
+    """
+
+    seconds: float
+    victims: int
+    """Clients that are attacked."""
+    iterations: int
+    """The most iterations of an attack; 0 if none iterates."""
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is longer than one would wait for."""
+        return self.seconds > _LONG_SECONDS
+
+    @property
+    def text(self) -> str:
+        """The time, and what could be run instead if it is long."""
+        text = f"about {_time_text(self.seconds)}"
+        if not self.is_long or not self.iterations:
+            return text
+        victims = min(self.victims, _LEAST_VICTIMS)
+        share = _SHORT_SECONDS / self.seconds * self.victims / victims
+        iterations = max(min(self.iterations, _LEAST_ITERATIONS), int(share * self.iterations))
+        shorter = self.seconds * victims * iterations / (self.victims * self.iterations)
+        return f"{text}; --victims {victims} --iterations {iterations} would take about {_time_text(shorter)}"
+
+
+def estimate_duration(plans: Sequence[Plan]) -> Duration:
+    """Return about how long the attacks of these plans will take, without what learning attacks train.
+
+    Args:
+        plans: The audits, of the same victims and model.
+
+    Returns:
+        The estimate. Metrics and the defences' own uploads are left out: they are quick beside an attack.
+    """
+    iteration_seconds: dict[str, float] = {}
+    upload_seconds: dict[str, float] = {}
+    total, most = 0.0, 0
+    for plan in plans:
+        iterations = plan.attack.settings().get("iterations")
+        if isinstance(iterations, int):
+            key = f"{plan.attack.name} {plan.attack.settings()}"
+            if key not in iteration_seconds:
+                iteration_seconds[key] = _seconds_of_an_iteration(plan)
+            tuned = 0 if plan.tuning is None else _tuning_iterations(plan)
+            total += iteration_seconds[key] * (len(plan.y) * iterations + tuned)
+            most = max(most, iterations)
+        if plan.attacker_images is not None:
+            if plan.defense_name not in upload_seconds:
+                upload_seconds[plan.defense_name] = _seconds_of_an_upload(plan.task, plan.defense, plan)
+            total += upload_seconds[plan.defense_name] * len(plan.attacker_images.images) / plan.y.shape[1]
+    return Duration(total, len(plans[0].y), most)
+
+
+def _seconds_of_an_iteration(plan: Plan) -> float:
+    """The time of one iteration on one victim, without what happens once."""
+    rows = slice(0, None if plan.x.is_cuda else _TIMED_VICTIMS)
+    x, y = plan.x[rows], plan.y[rows]
+    observation = uploads(plan.task, NoDefense(), x, y, labels=plan.threat.labels, seed=plan.seed + VICTIMS)[
+        1
+    ]
+
+    def seconds(iterations: int) -> float:
+        attack = replace(plan.attack, **{"iterations": iterations})
+        start = time.perf_counter()
+        attack.reconstruct(observation, threat=plan.threat)
+        return time.perf_counter() - start
+
+    first = seconds(1)
+    if first > _ENOUGH_SECONDS:
+        return first / len(y)
+    one, eleven = seconds(1), seconds(11)
+    return max(eleven - one, 1e-6) / (10 * len(y))
+
+
+def _seconds_of_an_upload(task: Task, defense: Defense, plan: Plan) -> float:
+    """The time that the attacker takes to simulate the upload of one client."""
+    rows = slice(0, None if plan.x.is_cuda else _TIMED_VICTIMS)
+    start = time.perf_counter()
+    uploads(task, defense, plan.x[rows], plan.y[rows], labels=False, seed=plan.seed + VICTIMS)
+    return (time.perf_counter() - start) / len(plan.y[rows])
+
+
+def _tuning_iterations(plan: Plan) -> int:
+    """How many iterations, of all clients together, the attack's tuning takes."""
+    assert plan.tuning is not None
+    grid = plan.tuning.grid(plan.attack)
+    return len(plan.tuning.y) * int(sum(point.get("iterations", 0) for point in grid))
+
+
+def _time_text(seconds: float) -> str:
+    """Seconds as text in one unit.
+
+    >>> [_time_text(seconds) for seconds in (8, 95, 5000, 300000)]
+    ['8 s', '2 min', '1.4 h', '3.5 days']
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.2g} h" if seconds < 48 * 3600 else f"{seconds / 86400:.2g} days"
