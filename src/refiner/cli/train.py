@@ -8,11 +8,18 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from refiner import checks
-from refiner.cli.common import Device, Rate, Size, console, one_line_errors, progress_bar, select_device
+from refiner.cli.choices import MODELS, SERVERS
+from refiner.cli.common import (
+    Device,
+    Json,
+    Quiet,
+    Size,
+    console,
+    one_line_errors,
+    select_device,
+)
+from refiner.cli.progress import Rate, progress_bar
 from refiner.errors import SettingError
-from refiner.federation import SERVERS, Experiment, FederatedSettings, run_experiment
-from refiner.federation.reference import read_reference
-from refiner.models import MODELS
 
 
 def train(
@@ -25,9 +32,7 @@ def train(
         typer.Option(help="sample, a dataset of `refiner data list`, folder:PATH, npz:PATH, parquet:PATH."),
     ] = "sample",
     size: Size = None,
-    model: Annotated[
-        str, typer.Option(help=f"One of {', '.join(MODELS.builtin_names())}, or a plug-in.")
-    ] = "lenet",
+    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}, or a plug-in.")] = "lenet",
     defense: Annotated[
         str, typer.Option(help="Defence from `refiner defenses`: NAME or NAME:setting=value,…")
     ] = "none",
@@ -67,9 +72,14 @@ def train(
     aggregation: Annotated[
         str, typer.Option(help="Flower: plain, or secure: the server sees only the sum of the updates.")
     ] = "plain",
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train a model on data that is split across clients, whose updates are protected by a defence."""
     with one_line_errors(command):
+        from refiner.federation import Experiment, FederatedSettings, run_experiment
+        from refiner.federation.reference import read_reference
+
         checks.choice("engine", engine, ("local", "flower"))
         if engine == "flower" and patience is not None:
             raise SettingError(
@@ -107,6 +117,7 @@ def train(
             Rate("rounds"),
             TextColumn("{task.fields[score]}"),
             TimeRemainingColumn(),
+            quiet=quiet,
         ) as bar:
             line = bar.add_task("training", total=rounds, score="")
 
