@@ -72,8 +72,8 @@ def results_record(results: Sequence[AuditResult]) -> dict[str, object]:
         "batch": results[0].batch,
         "audits": [
             {
-                "defense": defense,
-                "attack": attack,
+                "defense": result.defense,
+                "attack": result.attack,
                 "verdict": asdict(result.verdict),
                 "means": {name: asdict(mean) for name, mean in result.means.items()},
                 "candidates": result.candidates,
@@ -85,7 +85,7 @@ def results_record(results: Sequence[AuditResult]) -> dict[str, object]:
                 "seconds": asdict(result.seconds),
                 "settings": to_json_value(result.settings),
             }
-            for (defense, attack), result in zip(pair_names(results), results, strict=True)
+            for result in results
         ],
         "blind_guess": None if blind is None else {name: asdict(mean) for name, mean in blind.items()},
         "notes": [*main_sentences(results), *other_sentences(results), verdict_note(results)],

@@ -75,7 +75,7 @@ def predict_command(
         if prediction.warning is not None:
             print_line(f"warning: {prediction.warning}")
         if as_json:
-            print_json(asdict(prediction))
+            print_json({**asdict(prediction), "warning": prediction.warning})
             return
         rows = {
             "best linear estimate from the noisy images": prediction.wiener_psnr,
