@@ -14,7 +14,7 @@ def stop_on_interrupt(on_request: Callable[[], None]) -> Iterator[Callable[[], b
     """Turn the first Ctrl-C into a request to stop; the second one interrupts at once.
 
     Args:
-        on_request: Called at the first Ctrl-C.
+        on_request: Called at the first Ctrl-C, in the middle of anything: it must not print.
 
     Yields:
         A function that returns whether Ctrl-C was pressed.

@@ -132,11 +132,15 @@ def train(
             quiet=quiet,
         ) as bar:
             line = bar.add_task("training", total=rounds, score="")
+            (task,) = bar.tasks
 
             def show(done: int, score: float | None) -> None:
                 bar.update(line, completed=done)
                 if score is not None:
                     bar.update(line, score=f"accuracy {100 * score:.2f} %")
+
+            def show_request() -> None:
+                task.description = "stopping after this round"
 
             def note(text: str) -> None:
                 print_line(f"note: {text}")
@@ -158,9 +162,7 @@ def train(
                         on_rejected=warnings.warn,
                     )
                 else:
-                    with stop_on_interrupt(
-                        lambda: bar.update(line, description="stopping after this round")
-                    ) as stop:
+                    with stop_on_interrupt(show_request) as stop:
                         outcome = run_experiment(
                             experiment,
                             out,
