@@ -60,10 +60,7 @@ def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
     return below((), typer.main.get_command(app))
 
 
-@pytest.mark.parametrize(
-    "words",
-    [("--version",), ("-h",), ("--help",), ("audit", "-h"), ("train", "--help"), ("data", "fetch", "-h")],
-)
+@pytest.mark.parametrize("words", [("--version",), ("-h",), ("audit", "-h"), ("data", "fetch", "--help")])
 def test_version_and_help_import_no_pytorch(words: tuple[str, ...]) -> None:
     output = run_process(*words)
     assert output.startswith("refiner ") if words == ("--version",) else "Usage: refiner" in output
@@ -121,7 +118,7 @@ def test_the_defaults_in_the_help_are_those_of_the_library(command: Any, setting
 
 @pytest.mark.parametrize(
     ("line", "completion"),
-    [("refiner au", "audit"), ("refiner data pa", "partition"), ("refiner train --resu", "--resume")],
+    [("refiner data pa", "partition"), ("refiner train --resu", "--resume")],
 )
 def test_commands_and_options_are_completed_without_pytorch(line: str, completion: str) -> None:
     words = {"COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
