@@ -65,6 +65,7 @@ def test_shell_commands_parse(page: Path) -> None:
 
 def parse(words: list[str]) -> None:
     """Parse a `refiner` command line as the program does, without running it."""
+    assert "--install-completion" not in words, "parsing it would change the files of this user"
     command: click.Command = typer.main.get_command(app)
     context, name = None, "refiner"
     try:

@@ -217,7 +217,7 @@ def test_errors_of_the_library_keep_their_traceback(monkeypatch: pytest.MonkeyPa
     def fail(*_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(sys.modules["refiner.cli.defenses"], "_show", fail)
+    monkeypatch.setattr("refiner.cli.methods.show_defenses", fail)
     result = CliRunner().invoke(app, ["defenses"])
     assert isinstance(result.exception, RuntimeError)
 

@@ -2,4 +2,4 @@
 
 from refiner.cli import app
 
-app()
+app(prog_name="refiner")

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -39,6 +39,10 @@ class RefinedImages:
     """The relative distance of the layer that is closest to its real gradient: a quiet layer beside loud ones
     may show the image although the whole gradient is far from the real one."""
     milliseconds: float
+
+    def record(self) -> dict[str, str | float]:
+        """The name and the means, without the images."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "robust"}
 
     def cells(self) -> tuple[str, ...]:
         """The row of a table, in the order of `COLUMNS`."""

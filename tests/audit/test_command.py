@@ -108,17 +108,17 @@ def test_without_a_named_attack_those_are_run_that_work_on_the_model(
 ) -> None:
     """An MLP is read exactly; one iteration of optimisation shows nothing, and six images teach nothing."""
     words = (*small, "--victims", "2", "--iterations", "1", "--defense", "none", "--defense", "pruning")
-    output = call(*words, attack="auto", out=tmp_path).output
-    assert re.search(r"^Time: about \d+ s\.$", output, re.MULTILINE)
-    chosen = "Attacks: analytic; without effect on this model: inverting; not tried: learned, linear"
-    assert chosen in " ".join(output.split())
+    result = call(*words, attack="auto", out=tmp_path)
+    assert re.search(r"^refiner: this takes about \d+ s$", result.stderr, re.MULTILINE)
+    chosen = "attacks: analytic; without effect on this model: inverting; not tried: learned, linear"
+    assert f"refiner: {chosen}\n" in result.stderr
     audits = [AuditResult.load(file) for file in tmp_path.glob("*.json")]
     assert {(audit.defense, audit.attack) for audit in audits} == {
         ("none", "analytic"),
         ("none", "inverting"),
         ("pruning", "analytic"),
     }
-    assert "With pruning" in " ".join(output.split())
+    assert "With pruning" in " ".join(result.stdout.split())
 
 
 def test_a_long_audit_is_told_before_it_starts_with_a_shorter_one() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from refiner.errors import DataError, SettingError
 from refiner.federation import Experiment, FederatedSettings, Outcome, run_experiment
-from refiner.federation.reference import read_reference
+from refiner.federation.reference import Comparison, Reference, read_reference
 
 EXPERIMENT = Experiment(
     data="sample", defense="refiner", training=FederatedSettings(rounds=4, clients=4, batch=8)
@@ -34,7 +34,7 @@ def test_a_training_compared_with_itself_has_pmm_100(tmp_path: Path) -> None:
     outcome = run_experiment(replace(EXPERIMENT, defense="none", evaluate_every=2), tmp_path)
     reference = read_reference(tmp_path, EXPERIMENT)
     assert (reference.curve, reference.differences) == (outcome.curve, {})
-    assert reference.compare(outcome).startswith("PMM 100.00: relative to ")
+    assert reference.describe(outcome).startswith("PMM 100.0 % (")
 
 
 @pytest.mark.parametrize(
@@ -58,16 +58,26 @@ def test_a_reference_with_another_dataset_or_model_raises(
 
 def test_the_accuracy_after_the_same_number_of_rounds_is_used(tmp_path: Path) -> None:
     reference = read_reference(write_reference(tmp_path), EXPERIMENT)
-    line = "PMM {}: relative to {} % in {} after {} rounds"
-    assert reference.compare(outcome_after(4)) == line.format("80.00", "50.00", tmp_path, 4)
-    assert reference.compare(outcome_after(6)) == line.format("50.00", "80.00", tmp_path, 6)
+    assert reference.describe(outcome_after(4)) == "PMM 80.0 % (40.0 of 50.0 % after 4 rounds)"
+    assert reference.describe(outcome_after(6)) == "PMM 50.0 % (40.0 of 80.0 % after 6 rounds)"
+    line = Reference(tmp_path, [(8000, 0.525)]).describe(Outcome(0.503, [(8000, 0.503)], 1.0))
+    assert line == "PMM 95.8 % (50.3 of 52.5 % after 8,000 rounds)"
 
 
-@pytest.mark.parametrize("rounds", [1, 3, 8])
-def test_without_an_evaluation_after_as_many_rounds_the_last_one_is_used(rounds: int, tmp_path: Path) -> None:
-    line = read_reference(write_reference(tmp_path), EXPERIMENT).compare(outcome_after(rounds))
-    reason = f"as it was not evaluated after {rounds}"
-    assert line == f"PMM 50.00: relative to 80.00 % in {tmp_path} after 6 rounds, {reason}"
+@pytest.mark.parametrize("rounds", [5, 8])
+def test_trainings_are_compared_after_the_last_rounds_that_both_have(rounds: int, tmp_path: Path) -> None:
+    reference = read_reference(write_reference(tmp_path), EXPERIMENT)
+    outcome = Outcome(0.4, [(2, 0.2), (3, 0.1), (4, 0.3), (rounds, 0.4)], 1.0)
+    assert reference.compare(outcome) == Comparison(4, 0.3, 0.5)
+    after = "after 4 rounds, the most after which both were evaluated"
+    assert reference.describe(outcome) == f"PMM 60.0 % (30.0 of 50.0 % {after})"
+
+
+def test_trainings_that_were_never_evaluated_after_equal_rounds_have_no_pmm(tmp_path: Path) -> None:
+    reference = read_reference(write_reference(tmp_path), EXPERIMENT)
+    assert reference.compare(outcome_after(3)) is None
+    line = f"no PMM: {tmp_path} was not evaluated after the same number of rounds"
+    assert reference.describe(outcome_after(3)) == line
 
 
 def test_differing_settings_are_listed(tmp_path: Path) -> None:
@@ -75,9 +85,9 @@ def test_differing_settings_are_listed(tmp_path: Path) -> None:
     folder = write_reference(
         tmp_path, partition="dirichlet:0.5", defense="pruning:rate=0.5", training=changes
     )
-    line = read_reference(folder, EXPERIMENT).compare(outcome_after(4))
-    comparison, _, differences = line.partition("; there ")
-    assert comparison == f"PMM 80.00: relative to 50.00 % in {tmp_path} after 4 rounds"
+    line = read_reference(folder, EXPERIMENT).describe(outcome_after(4))
+    comparison, _, differences = line.partition("; the reference has ")
+    assert comparison == "PMM 80.0 % (40.0 of 50.0 % after 4 rounds)"
     assert sorted(differences.split(", ")) == [
         "clients = 2",
         "defense = 'pruning:rate=0.5'",

@@ -6,18 +6,22 @@ import typer
 
 from refiner._version import __version__
 from refiner.cli.audit import audit
-from refiner.cli.common import OneLineGroup, console
+from refiner.cli.common import console
 from refiner.cli.data import data
 from refiner.cli.defenses import attacks, defenses
 from refiner.cli.evalnet import evalnet
 from refiner.cli.gan import gan
 from refiner.cli.identity import identity
 from refiner.cli.noise import noise
+from refiner.cli.one_line_group import OneLineGroup
 from refiner.cli.refine import refine
 from refiner.cli.train import train
 
 app = typer.Typer(
-    cls=OneLineGroup, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+    cls=OneLineGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(audit)
 app.command()(refine)

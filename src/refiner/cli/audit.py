@@ -1,35 +1,22 @@
 """`refiner audit`: attack the uploads of defences, print scores and write the report."""
 
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
-from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from torch import nn
 
-from refiner.attacks import ATTACKS, Attack, ThreatModel, make_attack, tunable
-from refiner.audit import AuditResult, Plan, Tuning, Victims, audit_all, load_victims, write_report
-from refiner.audit.auto_attacks import AUTO, undefended_plans, working_attacks
-from refiner.audit.duration import estimate_duration
-from refiner.audit.model_weights import load_model_weights
-from refiner.audit.result_folder import is_finished
-from refiner.audit.summary import tuning_text
-from refiner.checks import integer, unknown_name
-from refiner.cli.audit_table import print_results
-from refiner.cli.common import Device, Rate, Size, console, one_line_errors, progress_bar, select_device
-from refiner.core import Task
-from refiner.core.determinism import deterministic_algorithms
-from refiner.data import DATASETS
-from refiner.defenses import DEFENSES, NoDefense, make_defense
-from refiner.errors import DataError
-from refiner.models import MODELS, make_model
-
-_CAPABILITIES = tuple(field.name for field in fields(ThreatModel))
+from refiner.checks import integer
+from refiner.cli.choices import ATTACKS, CAPABILITIES, DATASETS, DEFENSES, MODELS
+from refiner.cli.common import (
+    Device,
+    Json,
+    Quiet,
+    Size,
+    console,
+    one_line_errors,
+    print_json,
+    select_device,
+)
 
 
 def audit(
@@ -48,16 +35,14 @@ def audit(
     root: Annotated[
         Path | None, typer.Option(help="Folder with a dataset's original files, instead of the cache.")
     ] = None,
-    model: Annotated[
-        str, typer.Option(help=f"Model: one of {', '.join(MODELS.builtin_names())}, or a plug-in.")
-    ] = "lenet",
+    model: Annotated[str, typer.Option(help=f"Model: one of {', '.join(MODELS)}, or a plug-in.")] = "lenet",
     weights: Annotated[
         Path | None, typer.Option(help="Weights of the model, a .safetensors file. Default: untrained.")
     ] = None,
     defense: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Defence: one of {', '.join(DEFENSES.builtin_names())}, or a plug-in (see `refiner "
+            help=f"Defence: one of {', '.join(DEFENSES)}, or a plug-in (see `refiner "
             "defenses`), as NAME or NAME:setting=value,…; join several with + to apply them in sequence. "
             "Repeat the option to compare. Default: none and refiner."
         ),
@@ -65,7 +50,7 @@ def audit(
     attack: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"Attack: one of {', '.join(ATTACKS.builtin_names())}, or a plug-in (see `refiner "
+            help=f"Attack: one of {', '.join(ATTACKS)}, or a plug-in (see `refiner "
             "attacks`), as NAME or NAME:setting=value,…. Repeat the option to compare. Default: auto, those "
             "that work on this model without a defence."
         ),
@@ -78,7 +63,7 @@ def audit(
     grant: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"What the attacker is given besides upload and model: {', '.join(_CAPABILITIES)}. Repeat "
+            help=f"What the attacker is given besides upload and model: {', '.join(CAPABILITIES)}. Repeat "
             "the option for more."
         ),
     ] = None,
@@ -124,18 +109,37 @@ def audit(
             "--no-control", help="Don't attack undefended uploads too; there is then no verdict on a defence."
         ),
     ] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Measure how much of the images attacks can reconstruct, with and without defences, and write a report.
 
     Finished audits are kept in OUT; after an interruption the same command continues.
     """
     with one_line_errors(command):
+        import torch
+
+        from refiner.attacks import Attack, tunable
+        from refiner.audit import Plan, Tuning, load_victims, write_report
+        from refiner.audit.auto_attacks import AUTO
+        from refiner.cli.audit_steps import (
+            attack_with_iterations,
+            build_model,
+            choose_attacks,
+            run_plans,
+            threat_model,
+        )
+        from refiner.cli.audit_table import print_results, results_record
+        from refiner.core import Task
+        from refiner.core.determinism import deterministic_algorithms
+        from refiner.defenses import make_defense
+
         torch_device = select_device(device)
         # Before anything else runs on the GPU, since its first operations fix the available algorithms.
         with deterministic_algorithms(deterministic, torch_device):
-            threat = _threat_model(grant or (), deny or ())
+            threat = threat_model(grant or (), deny or ())
             names = dict.fromkeys(attack or (AUTO,))
-            attacks = [_make_attack(name, iterations) for name in names if name != AUTO]
+            attacks = [attack_with_iterations(name, iterations) for name in names if name != AUTO]
             learns = (from_robust or AUTO in names) or any(
                 not attacker.needs.isdisjoint({"public", "defense"}) for attacker in attacks
             )
@@ -154,7 +158,7 @@ def audit(
                 public_images=integer("public_images", public_images, 1) if learns else 0,
             )
             x, y = images.x.to(torch_device), images.y.to(torch_device)
-            network = _build_model(model, images, weights).to(torch_device)
+            network = build_model(model, images, weights).to(torch_device)
             task = Task(network, example=x[0])
             tune = None
             if images.tuning_x is not None and images.tuning_y is not None:
@@ -178,115 +182,16 @@ def audit(
                 )
 
             if AUTO in names:
-                attacks = _choose_attacks(make_plan, defenses, iterations, out, chunk)
+                attacks = choose_attacks(make_plan, defenses, iterations, out, chunk, quiet=quiet)
             plans = [
                 make_plan(name, attacker, from_robust and attacker is attacks[0])
                 for name in defenses
                 for attacker in attacks
             ]
-            results = _run(plans, out, chunk, control=not no_control)
-        print_results(results)
+            results = run_plans(plans, out, chunk, control=not no_control, quiet=quiet)
         page = write_report(out / "report.html", results, images.source)
+        if as_json:
+            print_json({**results_record(results), "report": page})
+            return
+        print_results(results)
         console.print(f"Report: {page}", highlight=False, soft_wrap=True)
-
-
-def _choose_attacks(
-    make_plan: Callable[[str, Attack], Plan],
-    defenses: Sequence[str],
-    iterations: int | None,
-    out: Path,
-    chunk: int | None,
-) -> list[Attack]:
-    """Run the attacks that apply without a defence, and return those that reveal something."""
-    plans, skipped = undefended_plans(
-        partial(make_plan, NoDefense.name), on_gpu=torch.cuda.is_available(), iterations=iterations
-    )
-    # Whatever is wrong with a defence shows now, not after the first attacks.
-    defended = [make_plan(name, plan.attack) for name in defenses for plan in plans]
-    if missing := [plan for plan in (*plans, *defended) if not is_finished(plan, out)]:
-        duration = estimate_duration(missing)
-        console.print(f"Time: {duration.text}.", highlight=False, soft_wrap=True)
-    attacks = working_attacks(plans, _run(plans, out, chunk, control=False))
-    failing = [plan.attack.name for plan in plans if plan.attack not in attacks]
-    console.print(
-        f"Attacks: {', '.join(attack.name for attack in attacks)}"
-        + (f"; without effect on this model: {', '.join(failing)}" if failing else "")
-        + (f"; not tried: {', '.join(sorted(skipped))}" if skipped else ""),
-        highlight=False,
-        soft_wrap=True,
-    )
-    return attacks
-
-
-def _build_model(name: str, victims: Victims, weights: Path | None) -> nn.Module:
-    if name not in MODELS:
-        raise unknown_name(name, MODELS, "model")
-    network = make_model(name, classes=victims.classes, input_shape=tuple(victims.x.shape[2:]))
-    if weights is not None:
-        load_model_weights(network, weights)
-    return network
-
-
-def _make_attack(text: str, iterations: int | None) -> Attack:
-    attack = make_attack(text)
-    # A chain has the settings of its parts, as "inverting.iterations".
-    names = {name.rpartition(".")[2] for name in attack.settings()}
-    if iterations is None or "iterations" not in names:
-        return attack
-    return make_attack(text, iterations=iterations)
-
-
-def _threat_model(grants: Sequence[str], denials: Sequence[str]) -> ThreatModel:
-    for option, names in (("grant", grants), ("deny", denials)):
-        for name in names:
-            if name not in _CAPABILITIES:
-                raise unknown_name(name, _CAPABILITIES, option)
-    if both := sorted(set(grants) & set(denials)):
-        raise DataError(field="deny", value=both[0], problem="is granted as well")
-    return ThreatModel(**dict.fromkeys(grants, True), **dict.fromkeys(denials, False))
-
-
-def _run(plans: Sequence[Plan], out: Path, chunk: int | None, *, control: bool) -> list[AuditResult]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        Rate("it"),
-        TimeRemainingColumn(),
-    )
-    stems = {plan.stem for plan in plans}
-    with progress_bar(*columns) as bar:
-        done, title, line = 0, "audit", bar.add_task("audit", total=None)
-
-        def show_pair(plan: Plan, result: AuditResult | None) -> None:
-            nonlocal done, title, line
-            name = f"{plan.defense_name} against {plan.attack.name}"
-            if result is None:
-                bar.remove_task(line)
-                title = f"{name} ({done + 1} of {len(plans)})" if plan.stem in stems else f"control: {name}"
-                line = bar.add_task(title, total=None)
-                return
-            position = "control"
-            if plan.stem in stems:
-                done += 1
-                position = f"{done} of {len(plans)}"
-            stages = result.seconds
-            seconds = stages.tuning + stages.defense + stages.attack + stages.metrics
-            no_verdict = "no verdict: " if result.verdict.level == "no verdict" else ""
-            reason = f"{no_verdict}{result.verdict.reason}"
-            outcome = f"{result.means['psnr'].value:.1f} dB, {reason}, {seconds:.0f} s"
-            outcome += f", attack tuned to {tuning_text(result)}" if result.tuned is not None else ""
-            bar.console.print(f"{position}: {name}: {outcome}", highlight=False, soft_wrap=True)
-
-        def advance(stage: str, steps: int, total: int) -> None:
-            if stage in ("tuning", "attack", "from robust"):
-                description = title if stage == "attack" else f"{title}, {stage}"
-                bar.update(line, completed=steps, total=total, description=description)
-
-        try:
-            return audit_all(plans, out, chunk=chunk, control=control, on_pair=show_pair, on_progress=advance)
-        except KeyboardInterrupt:
-            bar.stop()
-            message = f"stopped after {done} of {len(plans)} audits; run the same command to continue"
-            print(f"refiner: {message}", file=sys.stderr)
-            raise typer.Exit(130) from None

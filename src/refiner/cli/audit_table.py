@@ -1,6 +1,7 @@
-"""The table and the sentences that `refiner audit` prints."""
+"""The table and the sentences that `refiner audit` prints, and the same as a record for JSON."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from rich.box import SIMPLE
 from rich.markup import escape
@@ -10,6 +11,7 @@ from refiner.audit import AuditResult
 from refiner.audit.display_names import pair_names
 from refiner.audit.report_table import blind_means, share_cell, top1_cell, without_noise_ratio
 from refiner.audit.result_records import Mean
+from refiner.audit.serialization import to_json_value
 from refiner.audit.summary import main_sentences, other_sentences, verdict_note
 from refiner.cli.common import console
 
@@ -64,6 +66,34 @@ def print_results(results: Sequence[AuditResult]) -> None:
     # One line for each defence; then what a reader must know to judge them.
     for text in (*main_sentences(results), " ".join(other_sentences(results)), verdict_note(results)):
         console.print(text, highlight=False, markup=False)
+
+
+def results_record(results: Sequence[AuditResult]) -> dict[str, object]:
+    """Return everything that the table and the sentences say, without rounding, and all settings."""
+    blind = blind_means(results)
+    return {
+        "victims": results[0].victims,
+        "batch": results[0].batch,
+        "audits": [
+            {
+                "defense": result.defense,
+                "attack": result.attack,
+                "verdict": asdict(result.verdict),
+                "means": {name: asdict(mean) for name, mean in result.means.items()},
+                "candidates": result.candidates,
+                "label_recovery": result.label_recovery,
+                "upload_bytes": result.upload_bytes,
+                "control": None if result.control is None else asdict(result.control),
+                "tuned": None if result.tuned is None else dict(result.tuned.chosen),
+                "from_robust": None if result.from_robust is None else asdict(result.from_robust),
+                "seconds": asdict(result.seconds),
+                "settings": to_json_value(result.settings),
+            }
+            for result in results
+        ],
+        "blind_guess": None if blind is None else {name: asdict(mean) for name, mean in blind.items()},
+        "notes": [*main_sentences(results), *other_sentences(results), verdict_note(results)],
+    }
 
 
 def _caption(results: Sequence[AuditResult], wide: bool) -> str:

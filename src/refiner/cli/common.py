@@ -1,83 +1,76 @@
-"""What all commands share: console, device option, progress bar and one-line errors."""
+"""What all commands share: options, output as text or JSON, and one-line errors.
 
-import re
+The modules of the command line import the library inside their functions: `--help` and the completion of a
+shell answer at once, without PyTorch.
+"""
+
+import json
+import math
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any
+from os import PathLike
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.progress import Task as Line
-from rich.text import Text
-from typer.core import TyperGroup
 
-from refiner.attacks import ATTACKS
 from refiner.cli.option_errors import command_message
-from refiner.defenses import DEFENSES
 from refiner.errors import DataError, RefinerError
-from refiner.models import MODELS
 from refiner.registry import Registry, one_line
 
+if TYPE_CHECKING:
+    import torch
+
 console = Console()
-# Click's usage error, found through typer, which bundles its own copy of click from version 0.26 on.
-_UsageError: Any = typer.BadParameter.__base__
 
 Size = Annotated[
     int | None,
     typer.Option(help="Resize images to this many pixels: the shorter side, then a centre crop.", min=1),
 ]
 Device = Annotated[str, typer.Option(help="Device to compute on: cpu or cuda.")]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print the result as JSON, and nothing else on stdout."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 
-def select_device(name: str) -> torch.device:
+def print_json(value: object) -> None:
+    """Print a value as JSON on stdout; numbers that JSON does not have (NaN, ∞) become null.
+
+    >>> print_json({"psnr": float("nan"), "levels": ("visible", "neither")})
+    {
+     "psnr": null,
+     "levels": [
+      "visible",
+      "neither"
+     ]
+    }
+    """
+    print(json.dumps(_plain_value(value), indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def _plain_value(value: object) -> object:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(name): _plain_value(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain_value(inner) for inner in value]
+    return str(value) if isinstance(value, PathLike) else value
+
+
+def select_device(name: str) -> "torch.device":
     """Return the device of that name; raise `DataError` if it is not available."""
+    import torch
+
     if name not in ("cpu", "cuda"):
         raise DataError(field="device", value=name, expected="cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
         raise DataError(field="device", value="cuda", problem="no CUDA device is available; use cpu")
     return torch.device(name)
-
-
-def progress_bar(*columns: ProgressColumn) -> Progress:
-    """Return a progress bar on stderr that disappears when it is done."""
-    if not columns:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    stderr = Console(stderr=True)
-    return Progress(
-        *columns,
-        console=stderr,
-        transient=True,
-        # In a file it would draw nothing but leave an empty line before an error.
-        disable=not stderr.is_terminal,
-        # A step may take minutes, and a rate needs two steps.
-        speed_estimate_period=600,
-    )
-
-
-class Rate(ProgressColumn):
-    """A progress column that shows the number of units per second."""
-
-    def __init__(self, unit: str) -> None:
-        super().__init__()
-        self.unit = unit
-
-    def render(self, task: Line) -> Text:
-        """Return the column's text."""
-        speed = task.finished_speed or task.speed
-        if speed is None:
-            return Text("")
-        return Text(f"{speed:,.0f} {self.unit}/s" if speed >= 10 else f"{speed:.2g} {self.unit}/s")
 
 
 @contextmanager
@@ -88,11 +81,11 @@ def one_line_errors(command: typer.Context) -> Iterator[None]:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("default", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: _print_line(f"warning: {message}")
+        warnings.showwarning = lambda message, *_, **__: print_line(f"warning: {message}")
         try:
             yield
         except RefinerError as error:
-            _print_line(command_message(error, command))
+            print_line(command_message(error, command))
             raise typer.Exit(2) from None
         except Exception as error:  # third-party code may raise anything
             message = _plugin_message(error)
@@ -100,12 +93,16 @@ def one_line_errors(command: typer.Context) -> Iterator[None]:
                 message = f"{error.filename or 'system'}: {error.strerror or error}"
             if message is None:
                 raise
-            _print_line(message)
+            print_line(message)
             raise typer.Exit(2) from None
 
 
 def _plugin_message(error: Exception) -> str | None:
     """The line for an error that was raised in the code of a plug-in; None for any other."""
+    from refiner.attacks import ATTACKS
+    from refiner.defenses import DEFENSES
+    from refiner.models import MODELS
+
     registries: dict[str, Registry[Any]] = {"defense": DEFENSES, "attack": ATTACKS, "model": MODELS}
     for kind, registry in registries.items():
         name = registry.find_plugin(error)
@@ -114,42 +111,8 @@ def _plugin_message(error: Exception) -> str | None:
     return None
 
 
-class OneLineGroup(TyperGroup):
-    """A group of commands whose usage errors are one line on stderr, with exit code 2."""
-
-    def make_context(self, *args: Any, **settings: Any) -> Any:
-        """Parse the options of the group itself."""
-        with _one_line_usage():
-            return super().make_context(*args, **settings)
-
-    def invoke(self, ctx: Any) -> Any:
-        """Parse the options of a command and run it."""
-        with _one_line_usage(ctx):
-            return super().invoke(ctx)
-
-
-@contextmanager
-def _one_line_usage(group: Any = None) -> Iterator[None]:
-    try:
-        yield
-    except _UsageError as error:
-        if type(error).__name__ == "NoArgsIsHelpError":
-            raise
-        path, context = [], error.ctx or group
-        if error.ctx is None and group is not None:
-            path.append(group.invoked_subcommand or "")
-        while context is not None and context.parent is not None:
-            path.append(context.info_name)
-            context = context.parent
-        message = " ".join(error.format_message().split()).rstrip(".")
-        # Typer repeats the suggestion of click.
-        message = re.sub(r"( Did you mean [^?]*\?)\1$", r"\1", message)
-        help_command = " ".join(["refiner", *filter(None, reversed(path)), "--help"])
-        _print_line(f"{message[:1].lower()}{message[1:]} (see {help_command})")
-        raise typer.Exit(2) from None
-
-
-def _print_line(text: str) -> None:
+def print_line(text: str) -> None:
+    """Print one line on stderr: an error, a warning or a note."""
     # File names and other machines' texts may contain characters that control a terminal.
     line = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.splitlines()))
     print(f"refiner: {line}", file=sys.stderr)

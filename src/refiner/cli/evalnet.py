@@ -5,9 +5,17 @@ from typing import Annotated
 
 import typer
 
-from refiner.cli.common import Device, Size, console, one_line_errors, progress_bar, select_device
-from refiner.data import load_image, read_images
-from refiner.evaluation import EvaluationNetwork, EvaluationTrainingSettings, train
+from refiner.cli.common import (
+    Device,
+    Json,
+    Quiet,
+    Size,
+    console,
+    one_line_errors,
+    print_json,
+    select_device,
+)
+from refiner.cli.progress import progress_bar
 
 evalnet = typer.Typer(no_args_is_help=True, help="The evaluation network: estimates the share of noise.")
 
@@ -17,26 +25,28 @@ def train_command(
     command: typer.Context,
     data: Annotated[Path, typer.Option(help="Folder of images of equal size, or an .npz.")],
     out: Annotated[Path, typer.Option(help="File for the weights, .safetensors.")],
-    epochs: Annotated[int, typer.Option()] = EvaluationTrainingSettings.epochs,
-    learning_rate: Annotated[float, typer.Option()] = EvaluationTrainingSettings.learning_rate,
-    decay: Annotated[
-        bool, typer.Option(help="Decay the learning rate to zero.")
-    ] = EvaluationTrainingSettings.decay,
-    batch: Annotated[int, typer.Option()] = EvaluationTrainingSettings.batch,
-    seed: Annotated[int, typer.Option()] = EvaluationTrainingSettings.seed,
+    epochs: Annotated[int, typer.Option(help="Passes over the images.")] = 20,
+    learning_rate: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 1e-4,
+    decay: Annotated[bool, typer.Option(help="Decay the learning rate to zero.")] = False,
+    batch: Annotated[int, typer.Option(help="Images in a batch.")] = 128,
+    seed: Annotated[int, typer.Option(help="Seed of the weights, the order and the noise.")] = 0,
     device: Device = "cpu",
     size: Size = None,
     half: Annotated[
         bool, typer.Option(help="Save the weights in half precision, like the bundled ones.")
     ] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train the network; after an interruption the same command continues."""
     with one_line_errors(command):
+        from refiner.data import read_images
+        from refiner.evaluation import EvaluationTrainingSettings, train
+
         training = EvaluationTrainingSettings(
             epochs=epochs, learning_rate=learning_rate, decay=decay, batch=batch, seed=seed
         )
         images = read_images(data, size=size)
-        with progress_bar() as bar:
+        with progress_bar(quiet=quiet) as bar:
             line = bar.add_task("epochs", total=epochs)
             network = train(
                 images,
@@ -60,10 +70,17 @@ def score_command(
         Path | None, typer.Option(help="Weights of the network. Default: the bundled ones.")
     ] = None,
     size: Size = None,
+    as_json: Json = False,
 ) -> None:
     """Print the estimated share of noise in each image, from 0 to 1."""
     with one_line_errors(command):
+        from refiner.data import load_image
+        from refiner.evaluation import EvaluationNetwork
+
         network = EvaluationNetwork.bundled() if weights is None else EvaluationNetwork.load(weights)
-        for path in images:
-            ratio = float(network.score(load_image(path, size=size)[None])[0])
+        scores = [(path, float(network.score(load_image(path, size=size)[None])[0])) for path in images]
+        if as_json:
+            print_json([{"image": path, "noise_ratio": ratio} for path, ratio in scores])
+            return
+        for path, ratio in scores:
             console.print(f"{ratio:.3f}  {path}", highlight=False, soft_wrap=True)

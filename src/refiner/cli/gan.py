@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from refiner.cli.common import Device, console, one_line_errors, progress_bar, select_device
-from refiner.generator import GANTrainingSettings, Generator, load_public_images, train, write_sample_grid
+from refiner.cli.common import Device, Quiet, console, one_line_errors, select_device
+from refiner.cli.progress import progress_bar
 
 gan = typer.Typer(no_args_is_help=True, help="The generator in whose latent space the GGL attack searches.")
 
@@ -24,11 +24,11 @@ def gan_train_command(
         int | None,
         typer.Option(help="Use only this many images; of cifar10 at most 40,000: the rest are victims."),
     ] = None,
-    epochs: Annotated[int, typer.Option()] = GANTrainingSettings.epochs,
-    batch: Annotated[int, typer.Option()] = GANTrainingSettings.batch,
-    width: Annotated[int, typer.Option(help="Channels of the generator.")] = GANTrainingSettings.width,
-    discriminator_width: Annotated[int, typer.Option()] = GANTrainingSettings.discriminator_width,
-    seed: Annotated[int, typer.Option()] = GANTrainingSettings.seed,
+    epochs: Annotated[int, typer.Option(help="Passes over the images.")] = 100,
+    batch: Annotated[int, typer.Option(help="Images in a batch.")] = 256,
+    width: Annotated[int, typer.Option(help="Channels of the generator.")] = 168,
+    discriminator_width: Annotated[int, typer.Option(help="Channels of the discriminator.")] = 128,
+    seed: Annotated[int, typer.Option(help="Seed of the weights, the order and the latents.")] = 0,
     device: Device = "cpu",
     resume: Annotated[
         Path | None,
@@ -37,9 +37,12 @@ def gan_train_command(
     minutes: Annotated[
         float, typer.Option(help="Start no epoch that would end later than this; the same command continues.")
     ] = math.inf,
+    quiet: Quiet = False,
 ) -> None:
     """Train the generator; after an interruption the same command continues."""
     with one_line_errors(command):
+        from refiner.generator import GANTrainingSettings, load_public_images, train
+
         torch_device = select_device(device)
         images, labels, classes = load_public_images(dataset, data, limit)
         training = GANTrainingSettings(
@@ -50,7 +53,7 @@ def gan_train_command(
             classes=classes,
             seed=seed,
         )
-        with progress_bar() as bar:
+        with progress_bar(quiet=quiet) as bar:
             line = bar.add_task("epochs", total=epochs)
 
             def show_epoch(epoch: int, discriminator_loss: float, generator_loss: float) -> None:
@@ -82,9 +85,11 @@ def gan_sample_command(
         Path | None, typer.Option(help="Weights of the generator. Default: the bundled ones.")
     ] = None,
     each: Annotated[int, typer.Option(help="Number of images of each class.")] = 10,
-    seed: Annotated[int, typer.Option()] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the latents.")] = 0,
 ) -> None:
     """Write generated images of every class."""
     with one_line_errors(command):
+        from refiner.generator import Generator, write_sample_grid
+
         generator = Generator.bundled() if weights is None else Generator.load(weights)
         console.print(f"Samples: {write_sample_grid(out, generator, each, seed)}", soft_wrap=True)

@@ -1,16 +1,16 @@
 """`refiner noise`: fit the statistics of shaped noise to images, and predict what noise leaves of them."""
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from torch import Tensor
 
-from refiner.cli.common import Size, console, one_line_errors
-from refiner.data import DATASETS, load_data, load_sample, read_images
-from refiner.data.catalogue import ALIASES
-from refiner.defenses import Refiner
-from refiner.shaped_noise import NaturalNoise, predict_psnr
+from refiner.cli.choices import DATASETS
+from refiner.cli.common import Json, Size, console, one_line_errors, print_json, print_line
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 noise = typer.Typer(no_args_is_help=True, help="Noise that is shaped like images, with which Refiner starts.")
 
@@ -43,6 +43,8 @@ def fit_command(
     The statistics become public: they may not be fitted to the images that are to be protected.
     """
     with one_line_errors(command):
+        from refiner.shaped_noise import NaturalNoise
+
         images = _images(data, root, size)
         NaturalNoise.fit(images).save(out)
         console.print(f"Statistics of {len(images):,} images: {out}", highlight=False)
@@ -55,18 +57,26 @@ def predict_command(
     statistics: Annotated[
         Path | None, typer.Option(help="Statistics from `refiner noise fit`. Default: the bundled ones.")
     ] = None,
-    strength: Annotated[float, typer.Option(help="Strength of the noise: Refiner's alpha.")] = Refiner.alpha,
+    strength: Annotated[float, typer.Option(help="Strength of the noise: Refiner's alpha.")] = 3.0,
     white: Annotated[float, typer.Option(help="White noise that is added: Refiner's white.")] = 0.0,
     root: Root = None,
     size: Size = None,
     seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
+    as_json: Json = False,
 ) -> None:
     """Predict how much of your own images is left under the noise: the best linear estimate's PSNR."""
     with one_line_errors(command):
+        from refiner.shaped_noise import NaturalNoise, predict_psnr
+
         chosen = None if statistics is None else NaturalNoise.load(statistics)
         prediction = predict_psnr(
             _images(data, root, size), chosen, strength=strength, white=white, seed=seed
         )
+        if prediction.warning is not None:
+            print_line(f"warning: {prediction.warning}")
+        if as_json:
+            print_json({**asdict(prediction), "warning": prediction.warning})
+            return
         rows = {
             "best linear estimate from the noisy images": prediction.wiener_psnr,
             "blind guess: their own mean colour": prediction.own_colour_psnr,
@@ -74,12 +84,13 @@ def predict_command(
         }
         for name, value in rows.items():
             console.print(f"{value:5.1f} dB  {name}", highlight=False)
-        if prediction.warning is not None:
-            console.print(f"warning: {prediction.warning}", highlight=False, soft_wrap=True)
 
 
-def _images(data: str | None, root: Path | None, size: int | None) -> Tensor:
+def _images(data: str | None, root: Path | None, size: int | None) -> "Tensor":
     """Images in 0..1 of the bundled sample, of a dataset, or the user's own."""
+    from refiner.data import DATASETS, load_data, load_sample, read_images
+    from refiner.data.catalogue import ALIASES
+
     if data is None:
         return load_sample().images
     if data in DATASETS or data in ALIASES:

@@ -3,17 +3,22 @@
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.table import Table
 
-from refiner.cli.common import Device, Size, console, one_line_errors, progress_bar, select_device
-from refiner.core import Task
-from refiner.data import load_sample, read_images
-from refiner.defenses import Refiner
+from refiner.cli.choices import MODELS
+from refiner.cli.common import (
+    Device,
+    Json,
+    Quiet,
+    Size,
+    console,
+    one_line_errors,
+    print_json,
+    select_device,
+)
+from refiner.cli.progress import progress_bar
 from refiner.errors import DataError
-from refiner.models import make_model
-from refiner.refine_report import COLUMNS, refine_each, write_refine_page
 
 
 def refine(
@@ -23,7 +28,7 @@ def refine(
         Path | None,
         typer.Option(help="An image, a folder of images or an .npz file; by default the bundled sample."),
     ] = None,
-    model: Annotated[str, typer.Option(help="lenet, mlp, resnet10, resnet18, resnet34 or vit.")] = "lenet",
+    model: Annotated[str, typer.Option(help=f"Model: one of {', '.join(MODELS)}, or a plug-in.")] = "lenet",
     limit: Annotated[int, typer.Option(help="Maximum number of images.", min=1)] = 200,
     iterations: Annotated[int, typer.Option(help="Refiner's iterations ι.")] = 10,
     size: Size = None,
@@ -32,9 +37,19 @@ def refine(
         typer.Option(help="Seed for a repeatable run; by default noise is random.", min=0, max=2**31 - 1),
     ] = None,
     device: Device = "cpu",
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Refine images, print privacy and gradient distance, and write a page with the images."""
     with one_line_errors(command):
+        import torch
+
+        from refiner.core import Task
+        from refiner.data import load_sample, read_images
+        from refiner.defenses import Refiner
+        from refiner.models import make_model
+        from refiner.refine_report import COLUMNS, refine_each, write_refine_page
+
         if out.exists() and not out.is_dir():
             raise DataError(field="out", value=str(out), problem="expected a folder, but it is a file")
         if data is None:
@@ -56,7 +71,7 @@ def refine(
             "refiner (paper)": Refiner.paper(iterations=iterations),
             "refiner": Refiner(iterations=iterations),
         }
-        with progress_bar() as bar:
+        with progress_bar(quiet=quiet) as bar:
             line = bar.add_task("refining", total=len(defenses) * len(images))
             rows = refine_each(
                 task,
@@ -66,11 +81,15 @@ def refine(
                 seed=seed,
                 on_progress=lambda name, done: bar.update(line, advance=done, description=name),
             )
+        page = write_refine_page(out / "index.html", rows, titles, source=source, model=model)
+        if as_json:
+            choices = {"images": len(images), "source": source, "model": model}
+            print_json({**choices, "defenses": [row.record() for row in rows], "page": page})
+            return
         table = Table(title=f"{len(images)} images, each refined by itself, untrained {model}")
         for column in COLUMNS:
             table.add_column(column, justify="left" if column == "defence" else "right")
         for row in rows:
             table.add_row(*row.cells())
         console.print(table)
-        page = write_refine_page(out / "index.html", rows, titles, source=source, model=model)
         console.print(f"Raw and robust images: {page}")

@@ -1,18 +1,33 @@
 """`refiner train`: federated training with a defence, and its cost in accuracy."""
 
 import warnings
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from refiner import checks
-from refiner.cli.common import Device, Rate, Size, console, one_line_errors, progress_bar, select_device
-from refiner.errors import SettingError
-from refiner.federation import SERVERS, Experiment, FederatedSettings, run_experiment
-from refiner.federation.reference import read_reference
-from refiner.models import MODELS
+from refiner.cli.choices import MODELS, SERVERS
+from refiner.cli.common import (
+    Device,
+    Json,
+    Quiet,
+    Size,
+    console,
+    one_line_errors,
+    print_json,
+    print_line,
+    select_device,
+)
+from refiner.cli.interrupt import command_line, stop_on_interrupt
+from refiner.cli.progress import Rate, progress_bar
+from refiner.errors import DataError, SettingError
+
+if TYPE_CHECKING:
+    from refiner.federation import Experiment, Outcome
+    from refiner.federation.reference import Reference
 
 
 def train(
@@ -25,9 +40,7 @@ def train(
         typer.Option(help="sample, a dataset of `refiner data list`, folder:PATH, npz:PATH, parquet:PATH."),
     ] = "sample",
     size: Size = None,
-    model: Annotated[
-        str, typer.Option(help=f"One of {', '.join(MODELS.builtin_names())}, or a plug-in.")
-    ] = "lenet",
+    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}, or a plug-in.")] = "lenet",
     defense: Annotated[
         str, typer.Option(help="Defence from `refiner defenses`: NAME or NAME:setting=value,…")
     ] = "none",
@@ -67,9 +80,15 @@ def train(
     aggregation: Annotated[
         str, typer.Option(help="Flower: plain, or secure: the server sees only the sum of the updates.")
     ] = "plain",
+    as_json: Json = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train a model on data that is split across clients, whose updates are protected by a defence."""
     with one_line_errors(command):
+        from refiner.federation import Experiment, FederatedSettings, TrainingStopped, run_experiment
+        from refiner.federation.reference import read_reference
+        from refiner.federation.training import CheckpointConfig
+
         checks.choice("engine", engine, ("local", "flower"))
         if engine == "flower" and patience is not None:
             raise SettingError(
@@ -79,6 +98,9 @@ def train(
             raise SettingError(
                 field="aggregation", value=aggregation, problem="can be given only with the engine flower"
             )
+        checkpoint = CheckpointConfig(out).checkpoint_file
+        if resume and not checkpoint.exists():
+            raise DataError(field="out", value=str(out), problem="has no checkpoint to resume from")
         torch_device = select_device(device)
         experiment = Experiment(
             data=data,
@@ -107,39 +129,86 @@ def train(
             Rate("rounds"),
             TextColumn("{task.fields[score]}"),
             TimeRemainingColumn(),
+            quiet=quiet,
         ) as bar:
             line = bar.add_task("training", total=rounds, score="")
+            (task,) = bar.tasks
 
             def show(done: int, score: float | None) -> None:
                 bar.update(line, completed=done)
                 if score is not None:
                     bar.update(line, score=f"accuracy {100 * score:.2f} %")
 
-            if engine == "flower":
-                from refiner.federation.flower.engine import train_on_flower
+            def show_request() -> None:
+                task.description = "stopping after this round"
 
-                outcome = train_on_flower(
-                    experiment,
-                    out,
-                    resume=resume,
-                    checkpoint_every=checkpoint_every,
-                    device=device,
-                    deadline=deadline,
-                    aggregation=aggregation,
-                    on_round=show,
-                    on_rejected=warnings.warn,
-                )
-            else:
-                outcome = run_experiment(
-                    experiment,
-                    out,
-                    resume=resume,
-                    checkpoint_every=checkpoint_every,
-                    device=torch_device,
-                    on_round=show,
-                )
+            def note(text: str) -> None:
+                print_line(f"note: {text}")
+
+            try:
+                if engine == "flower":
+                    from refiner.federation.flower.engine import train_on_flower
+
+                    outcome = train_on_flower(
+                        experiment,
+                        out,
+                        resume=resume,
+                        checkpoint_every=checkpoint_every,
+                        device=device,
+                        deadline=deadline,
+                        aggregation=aggregation,
+                        on_round=show,
+                        on_note=note,
+                        on_rejected=warnings.warn,
+                    )
+                else:
+                    with stop_on_interrupt(show_request) as stop:
+                        outcome = run_experiment(
+                            experiment,
+                            out,
+                            resume=resume,
+                            checkpoint_every=checkpoint_every,
+                            device=torch_device,
+                            on_round=show,
+                            on_note=note,
+                            stop=stop,
+                        )
+            except (KeyboardInterrupt, TrainingStopped) as stopped:
+                bar.stop()
+                print_line(_how_to_continue(command, checkpoint, stopped))
+                raise typer.Exit(130) from None
+        if as_json:
+            print_json(_record(experiment, out, outcome, reference_training))
+            return
         last = outcome.curve[-1][0]
         console.print(f"Test accuracy after {last} rounds: {100 * outcome.accuracy:.2f} %")
         if reference_training is not None:
-            console.print(reference_training.compare(outcome), highlight=False, markup=False, soft_wrap=True)
+            console.print(reference_training.describe(outcome), highlight=False, markup=False, soft_wrap=True)
         console.print(f"Weights, log and settings: {out}", highlight=False, soft_wrap=True)
+
+
+def _how_to_continue(command: typer.Context, checkpoint: Path, stopped: BaseException) -> str:
+    """Return what was kept of an interrupted training, and the command that continues it."""
+    if not checkpoint.exists():
+        return f"stopped before the first checkpoint; to start again: {command_line(command)}"
+    rounds = getattr(stopped, "rounds", None)
+    kept = "stopped; the last checkpoint was kept" if rounds is None else f"stopped after {rounds:,} rounds"
+    return f"{kept}; to continue: {command_line(command, '--resume')}"
+
+
+def _record(
+    experiment: "Experiment", out: Path, outcome: "Outcome", reference: "Reference | None"
+) -> dict[str, object]:
+    """Return the outcome of a training for JSON."""
+    compared = None if reference is None else reference.compare(outcome)
+    record: dict[str, object] = {"rounds": outcome.curve[-1][0], **asdict(outcome), "out": out}
+    record["settings"], record["reference"] = asdict(experiment), None
+    if reference is not None:
+        record["reference"] = {
+            "folder": reference.folder,
+            "differences": dict(reference.differences),
+            "rounds": None if compared is None else compared.rounds,
+            "accuracy": None if compared is None else compared.reference_accuracy,
+            "pmm": None if compared is None else compared.pmm,
+        }
+    return record

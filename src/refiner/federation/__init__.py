@@ -4,7 +4,7 @@ from refiner.federation.experiment import Experiment, Outcome, run_experiment
 from refiner.federation.federated_settings import FederatedSettings
 from refiner.federation.schedule import Schedule
 from refiner.federation.server import SERVERS, FedAdam, FedAvg, FedAvgM, Server, make_server
-from refiner.federation.training import CheckpointConfig, accuracy, train
+from refiner.federation.training import CheckpointConfig, TrainingStopped, accuracy, train
 
 __all__ = [
     "SERVERS",
@@ -17,6 +17,7 @@ __all__ = [
     "Outcome",
     "Schedule",
     "Server",
+    "TrainingStopped",
     "accuracy",
     "make_server",
     "run_experiment",

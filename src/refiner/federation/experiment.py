@@ -1,15 +1,15 @@
 """An experiment described by names and numbers: what `refiner train` runs, and the files that it writes."""
 
 import json
-import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save
+from torch import Tensor
 
 from refiner.checkpoint import read_checkpoint
 from refiner.checks import integer
@@ -23,7 +23,15 @@ from refiner.federation.federated_settings import FederatedSettings
 from refiner.federation.local import LocalClients
 from refiner.federation.schedule import Schedule, derive_seed
 from refiner.federation.server import make_server
-from refiner.federation.training import CheckpointConfig, Clients, Curve, OnRound, ignore_round, run_rounds
+from refiner.federation.training import (
+    CheckpointConfig,
+    Clients,
+    Curve,
+    OnRound,
+    ignore_round,
+    never,
+    run_rounds,
+)
 from refiner.files import locked, write_atomically
 from refiner.models import make_model
 
@@ -80,19 +88,13 @@ class Outcome:
     curve: Curve
     seconds: float
 
-    def pmm(self, reference_accuracy: float) -> float:
-        """PMM, the performance maintenance metric: the accuracy in percent of a reference's accuracy.
 
-        Args:
-            reference_accuracy: The accuracy of the same training without a defence, in [0, 1].
+OnNote = Callable[[str], None]
+"""Called with one line of text."""
 
-        Returns:
-            100 · accuracy / reference accuracy; NaN if the reference's accuracy is 0.
 
-        >>> Outcome(0.45, [], 1.0).pmm(0.5)
-        90.0
-        """
-        return 100 * self.accuracy / reference_accuracy if reference_accuracy else math.nan
+def ignore_note(text: str) -> None:
+    """The default `on_note`: does nothing."""
 
 
 ClientsFactory = Callable[[Task, ImageDataset], Clients]
@@ -108,6 +110,8 @@ def run_experiment(
     checkpoint_every: int = 500,
     device: torch.device | None = None,
     on_round: OnRound = ignore_round,
+    on_note: OnNote = ignore_note,
+    stop: Callable[[], bool] = never,
 ) -> Outcome:
     """Run a federated training, and write weights, log, settings and outcome to `folder`.
 
@@ -119,6 +123,8 @@ def run_experiment(
         checkpoint_every: Rounds between checkpoints.
         device: Where to train; the CPU by default.
         on_round: Called after every round with the rounds done and, if it was measured, the accuracy.
+        on_note: Called before the training with every line that its user should know.
+        stop: Called after every round; once it returns true, the training ends with a checkpoint.
 
     Returns:
         The accuracy after the last round, the accuracies along the way and the duration.
@@ -127,6 +133,7 @@ def run_experiment(
         SettingError: If a setting lies outside its range.
         DataError: If a name is unknown, the data can't be read, or `folder` holds another training.
         ProtectionError: If the model is no longer finite.
+        TrainingStopped: If `stop` returned true before the last round; `resume` continues.
 
     >>> import tempfile
     >>> settings = FederatedSettings(rounds=2, clients=2, batch=2)
@@ -144,7 +151,7 @@ def run_experiment(
     every = integer("checkpoint_every", checkpoint_every, 1)
     checkpoints = CheckpointConfig(folder, every, experiment.fixed_settings())
     check_output_folder(checkpoints, resume, experiment.training.rounds)
-    make_clients = make_clients or local_clients(experiment)
+    make_clients = make_clients or local_clients(experiment, on_note)
     server = make_server(experiment.server)
     data, test = load_train_and_test(experiment.data, size=experiment.size)
     torch.manual_seed(derive_seed(experiment.training.seed or 0, "model"))
@@ -165,6 +172,7 @@ def run_experiment(
             patience=experiment.patience,
             checkpoints=checkpoints,
             on_round=on_round,
+            stop=stop,
         )
         outcome = Outcome(curve[-1][1], curve, time.perf_counter() - start)
         weights = save({name: tensor.cpu() for name, tensor in model.state_dict().items()})
@@ -173,15 +181,31 @@ def run_experiment(
     return outcome
 
 
-def local_clients(experiment: Experiment) -> ClientsFactory:
+def local_clients(experiment: Experiment, on_note: OnNote = ignore_note) -> ClientsFactory:
     """A factory for an experiment's clients on this machine; a wrong defence raises at once."""
     defense, settings = make_defense(experiment.defense), experiment.training
 
     def make(task: Task, data: ImageDataset) -> Clients:
         indices = make_partition(experiment.partition, data.labels, settings.clients, settings.seed or 0)
+        note_small_clients(indices, settings.batch, on_note)
         return LocalClients.seeded(task, data.images, data.labels, Schedule(indices, settings), defense)
 
     return make
+
+
+def note_small_clients(client_indices: Sequence[Tensor], batch: int, on_note: OnNote) -> None:
+    """Say in one line which clients have fewer samples than a batch.
+
+    >>> note_small_clients([torch.arange(3), torch.arange(200)], 128, print)
+    1 of 2 clients has fewer samples than a batch of 128 and uses all of them in every step (the fewest: 3)
+    """
+    small = [len(indices) for indices in client_indices if len(indices) < batch]
+    if small:
+        verbs = ("has", "uses") if len(small) == 1 else ("have", "use")
+        on_note(
+            f"{len(small)} of {len(client_indices)} clients {verbs[0]} fewer samples than a batch of {batch} "
+            f"and {verbs[1]} all of them in every step (the fewest: {min(small)})"
+        )
 
 
 def check_output_folder(checkpoints: CheckpointConfig, resume: bool, rounds: int) -> None:

@@ -1,6 +1,7 @@
 """A finished training to compare another one with, usually the same training without a defence."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,31 +29,68 @@ class Reference:
     curve: Curve
     differences: Mapping[str, object] = field(default_factory=dict)
 
-    def accuracy_after(self, rounds: int) -> tuple[int, float]:
-        """Rounds and accuracy of the evaluation after `rounds` or, if there is none, of the last one.
+    def compare(self, outcome: Outcome) -> "Comparison | None":
+        """Compare accuracies after equal rounds: the most after which both trainings were evaluated.
+
+        Args:
+            outcome: The other training's outcome.
+
+        Returns:
+            The comparison; None if the trainings were never evaluated after equal rounds.
 
         >>> reference = Reference(Path("out/plain"), [(2, 0.25), (4, 0.5)])
-        >>> reference.accuracy_after(2), reference.accuracy_after(3)
-        ((2, 0.25), (4, 0.5))
+        >>> reference.compare(Outcome(0.3, [(2, 0.2), (3, 0.3)], 1.0))
+        Comparison(rounds=2, accuracy=0.2, reference_accuracy=0.25)
         """
-        return next((point for point in self.curve if point[0] == rounds), self.curve[-1])
+        ours, theirs = dict(outcome.curve), dict(self.curve)
+        common = ours.keys() & theirs.keys()
+        return Comparison(max(common), ours[max(common)], theirs[max(common)]) if common else None
 
-    def compare(self, outcome: Outcome) -> str:
+    def describe(self, outcome: Outcome) -> str:
         """One line with the PMM of an outcome, and everything that limits the comparison.
 
         >>> reference = Reference(Path("out/plain"), [(2, 0.25), (4, 0.5)], {"seed": 1})
-        >>> reference.compare(Outcome(0.2, [(2, 0.2)], 1.0))
-        'PMM 80.00: relative to 25.00 % in out/plain after 2 rounds; there seed = 1'
+        >>> reference.describe(Outcome(0.2, [(2, 0.2)], 1.0))
+        'PMM 80.0 % (20.0 of 25.0 % after 2 rounds); the reference has seed = 1'
         """
-        done = outcome.curve[-1][0]
-        rounds, accuracy = self.accuracy_after(done)
-        pmm = outcome.pmm(accuracy)
-        line = f"PMM {pmm:.2f}: relative to {100 * accuracy:.2f} % in {self.folder} after {rounds} rounds"
-        if rounds != done:
-            line += f", as it was not evaluated after {done}"
+        comparison = self.compare(outcome)
+        if comparison is None:
+            return f"no PMM: {self.folder} was not evaluated after the same number of rounds"
+        ours, theirs = 100 * comparison.accuracy, 100 * comparison.reference_accuracy
+        where = f"after {comparison.rounds:,} rounds"
+        if comparison.rounds != outcome.curve[-1][0]:
+            where += ", the most after which both were evaluated"
+        line = f"PMM {comparison.pmm:.1f} % ({ours:.1f} of {theirs:.1f} % {where})"
         if self.differences:
-            line += "; there " + ", ".join(f"{name} = {value!r}" for name, value in self.differences.items())
+            line += "; the reference has "
+            line += ", ".join(f"{name} = {value!r}" for name, value in self.differences.items())
         return line
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The accuracies of a training and its reference after equal rounds.
+
+    Args:
+        rounds: Rounds done.
+        accuracy: The training's accuracy, in [0, 1].
+        reference_accuracy: The reference's accuracy, in [0, 1].
+    """
+
+    rounds: int
+    accuracy: float
+    reference_accuracy: float
+
+    @property
+    def pmm(self) -> float:
+        """PMM, the performance maintenance metric: the accuracy in percent of the reference's accuracy.
+
+        NaN if the reference's accuracy is 0.
+
+        >>> Comparison(8000, 0.45, 0.5).pmm
+        90.0
+        """
+        return 100 * self.accuracy / self.reference_accuracy if self.reference_accuracy else math.nan
 
 
 def read_reference(folder: Path, experiment: Experiment) -> Reference:

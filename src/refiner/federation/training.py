@@ -28,6 +28,23 @@ OnRound = Callable[[int, float | None], None]
 """Called after every round with the rounds done and, if it was measured, the test accuracy."""
 
 
+class TrainingStopped(Exception):
+    """A training was asked to stop before its last round, and wrote a checkpoint.
+
+    Args:
+        rounds: Rounds done.
+    """
+
+    def __init__(self, rounds: int) -> None:
+        super().__init__(f"stopped after {rounds} rounds")
+        self.rounds = rounds
+
+
+def never() -> bool:
+    """The default `stop`: the training goes on to its last round."""
+    return False
+
+
 def ignore_round(rounds: int, accuracy: float | None) -> None:
     """The default `on_round`: does nothing."""
 
@@ -151,8 +168,12 @@ def run_rounds(
     patience: int | None = None,
     checkpoints: CheckpointConfig | None = None,
     on_round: OnRound = ignore_round,
+    stop: Callable[[], bool] = never,
 ) -> Curve:
-    """`train` with any kind of clients: the server's side of every round."""
+    """`train` with any kind of clients: the server's side of every round.
+
+    `stop` is called after every round; if it returns true, `TrainingStopped` is raised after a checkpoint.
+    """
     server = server or FedAvg()
     parameters = get_parameters(task)
     state, done, curve = server.init(parameters), 0, Curve()
@@ -190,12 +211,15 @@ def run_rounds(
             if checkpoints is not None:
                 _append_to_log(checkpoints.log_file, round, score)
         is_last = round == rounds or stalled(curve, patience)
-        if checkpoints is not None and (round % checkpoints.every == 0 or is_last):
+        stopping = not is_last and stop()
+        if checkpoints is not None and (round % checkpoints.every == 0 or is_last or stopping):
             states = {"server": state, "defense": clients.state()}
             tensors = {f"{owner}.{name}": t for owner, each in states.items() for name, t in each.items()}
             tensors["parameters"] = parameters
             write_checkpoint(checkpoints.checkpoint_file, tensors, checkpoints.settings, round)
         on_round(round, score)
+        if stopping:
+            raise TrainingStopped(round)
     # If the log was lost, the last accuracy is measured again.
     return curve or [(done, accuracy(task, test))]
 

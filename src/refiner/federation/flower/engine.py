@@ -14,7 +14,14 @@ from refiner.data.partition import make_partition
 from refiner.data.train_test_split import load_train_and_test
 from refiner.defenses import make_defense
 from refiner.errors import RefinerError
-from refiner.federation.experiment import Experiment, Outcome, check_output_folder
+from refiner.federation.experiment import (
+    Experiment,
+    OnNote,
+    Outcome,
+    check_output_folder,
+    ignore_note,
+    note_small_clients,
+)
 from refiner.federation.flower.aggregation import Secure, make_aggregation
 from refiner.federation.flower.app_files import (
     run_config_for,
@@ -38,6 +45,7 @@ def train_on_flower(
     deadline: float = 600.0,
     aggregation: str = "plain",
     on_round: OnRound = ignore_round,
+    on_note: OnNote = ignore_note,
     on_rejected: Callable[[str], None] = lambda reason: None,
 ) -> Outcome:
     """`run_experiment` with a SuperLink, and a SuperNode for each client, as processes on this machine.
@@ -51,6 +59,7 @@ def train_on_flower(
         deadline: Seconds that a round waits for its clients.
         aggregation: `plain`, or `secure` with settings.
         on_round: Called after every round with the rounds done and, if it was measured, the accuracy.
+        on_note: Called before the training with every line that its user should know.
         on_rejected: Called with a line of text for every reply that was left out.
 
     Returns:
@@ -72,7 +81,7 @@ def train_on_flower(
         deadline=deadline,
         aggregation=aggregation,
     )
-    _check_experiment(experiment)
+    _check_experiment(experiment, on_note)
     clients = [folder.resolve() / "clients" / str(client) for client in range(experiment.training.clients)]
     write_server_settings(experiment, folder)
     write_clients(experiment, clients, device, aggregation)
@@ -129,13 +138,14 @@ def _thread_limit(clients: int) -> dict[str, str]:
     return {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": count}
 
 
-def _check_experiment(experiment: Experiment) -> None:
+def _check_experiment(experiment: Experiment, on_note: OnNote) -> None:
     """Raise, before any process is started, for what one of the processes would raise."""
     make_defense(experiment.defense)
     make_server(experiment.server)
     data, _ = load_train_and_test(experiment.data, size=experiment.size)
     settings = experiment.training
-    make_partition(experiment.partition, data.labels, settings.clients, settings.seed or 0)
+    indices = make_partition(experiment.partition, data.labels, settings.clients, settings.seed or 0)
+    note_small_clients(indices, settings.batch, on_note)
 
 
 @contextmanager

@@ -1,0 +1,135 @@
+"""The steps of `refiner audit`: model, attacks and threat model from its options, and the audits."""
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+import typer
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from torch import nn
+
+from refiner.attacks import Attack, ThreatModel, make_attack
+from refiner.audit import AuditResult, Plan, Victims, audit_all
+from refiner.audit.auto_attacks import undefended_plans, working_attacks
+from refiner.audit.duration import estimate_duration
+from refiner.audit.model_weights import load_model_weights
+from refiner.audit.result_folder import is_finished
+from refiner.audit.summary import tuning_text
+from refiner.checks import unknown_name
+from refiner.cli.choices import CAPABILITIES
+from refiner.cli.common import print_line
+from refiner.cli.progress import Rate, progress_bar
+from refiner.defenses import NoDefense
+from refiner.errors import DataError
+from refiner.models import MODELS, make_model
+
+
+def build_model(name: str, victims: Victims, weights: Path | None) -> nn.Module:
+    """Return the model of that name for the victims' images, untrained or with the weights of a file."""
+    if name not in MODELS:
+        raise unknown_name(name, MODELS, "model")
+    network = make_model(name, classes=victims.classes, input_shape=tuple(victims.x.shape[2:]))
+    if weights is not None:
+        load_model_weights(network, weights)
+    return network
+
+
+def attack_with_iterations(text: str, iterations: int | None) -> Attack:
+    """Return the attack of that name, with `iterations` if it is given and the attack iterates."""
+    attack = make_attack(text)
+    # A chain has the settings of its parts, as "inverting.iterations".
+    names = {name.rpartition(".")[2] for name in attack.settings()}
+    if iterations is None or "iterations" not in names:
+        return attack
+    return make_attack(text, iterations=iterations)
+
+
+def threat_model(grants: Sequence[str], denials: Sequence[str]) -> ThreatModel:
+    """Return what the attacker has, by the options `--grant` and `--deny`."""
+    for option, names in (("grant", grants), ("deny", denials)):
+        for name in names:
+            if name not in CAPABILITIES:
+                raise unknown_name(name, CAPABILITIES, option)
+    if both := sorted(set(grants) & set(denials)):
+        raise DataError(field="deny", value=both[0], problem="is granted as well")
+    return ThreatModel(**dict.fromkeys(grants, True), **dict.fromkeys(denials, False))
+
+
+def choose_attacks(
+    make_plan: Callable[[str, Attack], Plan],
+    defenses: Sequence[str],
+    iterations: int | None,
+    out: Path,
+    chunk: int | None,
+    *,
+    quiet: bool,
+) -> list[Attack]:
+    """Run the attacks that apply without a defence, and return those that reveal something."""
+    plans, skipped = undefended_plans(
+        partial(make_plan, NoDefense.name), on_gpu=torch.cuda.is_available(), iterations=iterations
+    )
+    # Whatever is wrong with a defence shows now, not after the first attacks.
+    defended = [make_plan(name, plan.attack) for name in defenses for plan in plans]
+    missing = [plan for plan in (*plans, *defended) if not is_finished(plan, out)]
+    if missing and not quiet:
+        print_line(f"this takes {estimate_duration(missing).text}")
+    attacks = working_attacks(plans, run_plans(plans, out, chunk, control=False, quiet=quiet))
+    failing = [plan.attack.name for plan in plans if plan.attack not in attacks]
+    if not quiet:
+        print_line(
+            f"attacks: {', '.join(attack.name for attack in attacks)}"
+            + (f"; without effect on this model: {', '.join(failing)}" if failing else "")
+            + (f"; not tried: {', '.join(sorted(skipped))}" if skipped else "")
+        )
+    return attacks
+
+
+def run_plans(
+    plans: Sequence[Plan], out: Path, chunk: int | None, *, control: bool, quiet: bool
+) -> list[AuditResult]:
+    """Run the audits, and show their progress; Ctrl-C ends the command with one line and exit code 130."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        Rate("it"),
+        TimeRemainingColumn(),
+    )
+    stems = {plan.stem for plan in plans}
+    with progress_bar(*columns, quiet=quiet) as bar:
+        done, title, line = 0, "audit", bar.add_task("audit", total=None)
+
+        def show_pair(plan: Plan, result: AuditResult | None) -> None:
+            nonlocal done, title, line
+            name = f"{plan.defense_name} against {plan.attack.name}"
+            if result is None:
+                bar.remove_task(line)
+                title = f"{name} ({done + 1} of {len(plans)})" if plan.stem in stems else f"control: {name}"
+                line = bar.add_task(title, total=None)
+                return
+            position = "control"
+            if plan.stem in stems:
+                done += 1
+                position = f"{done} of {len(plans)}"
+            stages = result.seconds
+            seconds = stages.tuning + stages.defense + stages.attack + stages.metrics
+            no_verdict = "no verdict: " if result.verdict.level == "no verdict" else ""
+            reason = f"{no_verdict}{result.verdict.reason}"
+            outcome = f"{result.means['psnr'].value:.1f} dB, {reason}, {seconds:.0f} s"
+            outcome += f", attack tuned to {tuning_text(result)}" if result.tuned is not None else ""
+            bar.console.print(f"{position}: {name}: {outcome}", highlight=False, soft_wrap=True)
+
+        def advance(stage: str, steps: int, total: int) -> None:
+            if stage in ("tuning", "attack", "from robust"):
+                description = title if stage == "attack" else f"{title}, {stage}"
+                bar.update(line, completed=steps, total=total, description=description)
+
+        try:
+            return audit_all(plans, out, chunk=chunk, control=control, on_pair=show_pair, on_progress=advance)
+        except KeyboardInterrupt:
+            bar.stop()
+            message = f"stopped after {done} of {len(plans)} audits; run the same command to continue"
+            print(f"refiner: {message}", file=sys.stderr)
+            raise typer.Exit(130) from None

@@ -1,0 +1,30 @@
+"""The names that `--help` shows, without importing what they name; tests compare them."""
+
+ATTACKS = (
+    "dlg",
+    "idlg",
+    "inverting",
+    "inverting-paper",
+    "gradinversion",
+    "gradinversion-paper",
+    "ggl",
+    "ggl-paper",
+    "linear",
+    "analytic",
+    "learned",
+    "denoiser",
+)
+CAPABILITIES = ("labels", "statistics", "generator", "public", "defense")
+DATASETS = (
+    "cifar10",
+    "cifar100",
+    "svhn",
+    "tiny-imagenet",
+    "pathmnist",
+    "dermamnist",
+    "ham10000",
+    "lfw",
+)
+DEFENSES = ("none", "refiner", "refiner-paper", "dp-gaussian", "dp-laplace", "gq", "pruning", "soteria")
+MODELS = ("lenet", "mlp", "resnet10", "resnet18", "resnet34", "vit")
+SERVERS = ("fedavg", "fedavgm", "fedadam")
