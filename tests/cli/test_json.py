@@ -77,7 +77,7 @@ def test_noise_refine_and_evaluation_network(tmp_path: Path) -> None:
 
 
 def test_audit(small: tuple[str, ...], tmp_path: Path) -> None:
-    record = run_json(*small, "--out", tmp_path)
+    record = run_json(*small, "--attack", "inverting", "--out", tmp_path)
     assert [audit["defense"] for audit in record["audits"]] == ["none", "pruning"]
     for audit in record["audits"]:
         assert audit["attack"] == "inverting" and audit["settings"]["attack"]["iterations"] == 2
