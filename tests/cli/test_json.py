@@ -34,7 +34,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     file = tmp_path_factory.mktemp("small") / "small.npz"
     pixels = torch.nn.functional.avg_pool2d(load_sample().images[:4, :, :24, :24], 2) * 255
     np.savez(file, images=pixels.byte().permute(0, 2, 3, 1).numpy(), y=np.array([3, 1, 2, 0]))
-    options = ("--data", str(file), "--model", "mlp", "--victims", "2", "--iterations", "2")
+    options = ("--data", str(file), "--model", "mlp", "--victims", "2", "--attack", "inverting:iterations=2")
     return ("audit", *options, "--defense", "none", "--defense", "pruning:rate=0.5")
 
 
@@ -77,7 +77,7 @@ def test_noise_refine_and_evaluation_network(tmp_path: Path) -> None:
 
 
 def test_audit(small: tuple[str, ...], tmp_path: Path) -> None:
-    record = run_json(*small, "--attack", "inverting", "--out", tmp_path)
+    record = run_json(*small, "--out", tmp_path)
     assert [audit["defense"] for audit in record["audits"]] == ["none", "pruning"]
     for audit in record["audits"]:
         assert audit["attack"] == "inverting" and audit["settings"]["attack"]["iterations"] == 2
