@@ -54,7 +54,7 @@ def test_trained_weights_can_be_used_to_score(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("refine", "--model", "lenet5"), "model = 'lenet5': expected one of"),
+        (("refine", "--model", "lenet5"), "--model = 'lenet5': unknown; did you mean 'lenet'?"),
         (("refine", "--data", "absent.png"), "absent.png"),
         (("refine", "--iterations", "-1"), "iterations = -1: expected an integer in"),
         (("refine", "--device", "tpu"), "device = 'tpu': expected cpu or cuda"),

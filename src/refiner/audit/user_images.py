@@ -12,6 +12,7 @@ from refiner import checks
 from refiner.data import folder_classes, read_folder, read_images
 from refiner.data.labels import validate_labels
 from refiner.data.npz import load_npz
+from refiner.errors import DataError
 
 # The number of classes of images without labels.
 _DEFAULT_CLASSES = 10
@@ -26,9 +27,25 @@ class LabelledImages(NamedTuple):
     classes: int
     source: str
 
+    def with_classes(self, classes: int) -> "LabelledImages":
+        """The same with another number of classes; raises a DataError if a label is beyond it."""
+        checks.integer("classes", classes, 2)
+        highest = int(self.labels.max())
+        if highest >= classes:
+            raise DataError(
+                field="classes",
+                value=classes,
+                expected=f"at least {highest + 1}, as {self.source} has labels",
+            )
+        return self._replace(classes=classes)
 
-def read_user_images(path: Path, size: int | None = None, seed: int = 0) -> LabelledImages:
+
+def read_user_images(
+    path: Path, size: int | None = None, seed: int = 0, classes: int | None = None
+) -> LabelledImages:
     """Return the images of a file, a folder or an `.npz`; missing labels are drawn at random from `seed`.
+
+    There are `classes` classes of images without labels, 10 if it is left out.
 
     If the sub-folders of a folder are classes, images of the classes alternate, so that the first images
     are balanced.
@@ -41,29 +58,32 @@ def read_user_images(path: Path, size: int | None = None, seed: int = 0) -> Labe
         images, files = read_folder(path, size)
         names = [file.as_posix() for file in files]
         if (labelling := folder_classes(path, files)) is None:
-            return _with_random_labels(images, names, path, seed)
-        classes, labels = labelling
+            return _with_random_labels(images, names, path, seed, classes)
+        class_names, labels = labelling
         order = _alternating_order(labels.tolist())
         names = [names[i] for i in order]
         source = f"{path.name}, labels by sub-folder"
-        return LabelledImages(images[order], labels[order], names, len(classes), source)
+        return LabelledImages(images[order], labels[order], names, len(class_names), source)
     images = read_images(path, size=size)
     if path.suffix.lower() != ".npz":
-        return _with_random_labels(images, [path.name], path, seed)
+        return _with_random_labels(images, [path.name], path, seed, classes)
     names = [f"image {number}" for number in range(1, len(images) + 1)]
     arrays = load_npz(path)
     array = next((arrays[key] for key in ("labels", "y") if key in arrays), None)
     if array is None:
-        return _with_random_labels(images, names, path, seed)
+        return _with_random_labels(images, names, path, seed, classes)
     labels = torch.from_numpy(validate_labels(array, len(images), str(path)))
     return LabelledImages(images, labels, names, max(2, int(labels.max()) + 1), path.name)
 
 
-def _with_random_labels(images: Tensor, names: Sequence[str], path: Path, seed: int) -> LabelledImages:
+def _with_random_labels(
+    images: Tensor, names: Sequence[str], path: Path, seed: int, classes: int | None
+) -> LabelledImages:
     # A gradient needs some label; with one constant label an attack would recover it by always guessing it.
     generator = torch.Generator().manual_seed(checks.integer("seed", seed, 0, 2**32 - 1))
-    labels = torch.randint(_DEFAULT_CLASSES, (len(images),), generator=generator)
-    return LabelledImages(images, labels, names, _DEFAULT_CLASSES, f"{path.name}, with random labels")
+    count = _DEFAULT_CLASSES if classes is None else checks.integer("classes", classes, 2)
+    labels = torch.randint(count, (len(images),), generator=generator)
+    return LabelledImages(images, labels, names, count, f"{path.name}, with random labels")
 
 
 def _alternating_order(labels: Sequence[int]) -> list[int]:

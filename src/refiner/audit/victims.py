@@ -51,6 +51,7 @@ def load_victims(
     victims: int = 16,
     batch: int = 1,
     size: int | None = None,
+    classes: int | None = None,
     seed: int = 0,
     tuning_victims: int = 0,
     public_images: int = 0,
@@ -65,6 +66,8 @@ def load_victims(
         victims: Number of clients.
         batch: Images in each client's batch.
         size: Resize your own images to this many pixels: the shorter side, then a centre crop.
+        classes: Number of classes, if there are more than the labels show; labels that are drawn at random
+            are below it.
         seed: Seed of labels that are drawn at random.
         tuning_victims: Number of further clients on which an attack may be tuned: the next images of
             the source; of CIFAR-10 those from training image 41,000 on.
@@ -111,9 +114,11 @@ def load_victims(
                 value=data,
                 problem=f"no such file or folder; did you mean {close[0]!r}?",
             )
-        source = read_user_images(Path(data), size, seed)
+        source = read_user_images(Path(data), size, seed, classes)
         rest = source.images[count : count + _PUBLIC_IMAGES]
         pool = _last(source.images, source.labels, count + tuning_count, public_images)
+    if classes is not None:
+        source = source.with_classes(classes)
     available = len(source.images)
     if available < count:
         raise DataError(

@@ -9,21 +9,21 @@ from typing import Annotated
 import torch
 import typer
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from torch import nn
 
 from refiner.attacks import ATTACKS, Attack, ThreatModel, make_attack, tunable
-from refiner.audit import AuditResult, Plan, Tuning, Victims, audit_all, load_victims, write_report
-from refiner.audit.model_weights import load_model_weights
+from refiner.audit import AuditResult, Plan, Tuning, audit_all, load_victims, write_report
 from refiner.audit.summary import tuning_text
 from refiner.checks import integer, unknown_name
 from refiner.cli.audit_table import print_results
 from refiner.cli.common import Device, Rate, Size, console, one_line_errors, progress_bar, select_device
+from refiner.cli.model_options import Classes, Mean, Model, Std, Weights, parse_numbers
 from refiner.core import Task
 from refiner.core.determinism import deterministic_algorithms
 from refiner.data import DATASETS
 from refiner.defenses import DEFENSES, make_defense
 from refiner.errors import DataError
-from refiner.models import MODELS, make_model
+from refiner.models import build_model
+from refiner.models.build import check_model_classes
 
 _CAPABILITIES = tuple(field.name for field in fields(ThreatModel))
 
@@ -44,12 +44,11 @@ def audit(
     root: Annotated[
         Path | None, typer.Option(help="Folder with a dataset's original files, instead of the cache.")
     ] = None,
-    model: Annotated[
-        str, typer.Option(help=f"Model: one of {', '.join(MODELS.builtin_names())}, or a plug-in.")
-    ] = "lenet",
-    weights: Annotated[
-        Path | None, typer.Option(help="Weights of the model, a .safetensors file. Default: untrained.")
-    ] = None,
+    model: Model = "lenet",
+    weights: Weights = None,
+    classes: Classes = None,
+    mean: Mean = None,
+    std: Std = None,
     defense: Annotated[
         list[str] | None,
         typer.Option(
@@ -143,13 +142,22 @@ def audit(
                 victims=victims,
                 batch=batch,
                 size=size,
+                classes=classes,
                 seed=seed,
                 tuning_victims=integer("tuning_victims", tuning_victims, 1) if tune_attacker else 0,
                 public_images=integer("public_images", public_images, 1) if learns else 0,
             )
             x, y = images.x.to(torch_device), images.y.to(torch_device)
-            network = _build_model(model, images, weights).to(torch_device)
-            task = Task(network, example=x[0])
+            network = build_model(
+                model,
+                images.classes,
+                tuple(x.shape[2:]),
+                weights=weights,
+                mean=parse_numbers("mean", mean),
+                std=parse_numbers("std", std),
+            )
+            task = Task(network.to(torch_device), example=x[0])
+            check_model_classes(task, y, classes)
             tune = None
             if images.tuning_x is not None and images.tuning_y is not None:
                 tune = Tuning(images.tuning_x.to(torch_device), images.tuning_y.to(torch_device))
@@ -176,15 +184,6 @@ def audit(
         print_results(results)
         page = write_report(out / "report.html", results, images.source)
         console.print(f"Report: {page}", highlight=False, soft_wrap=True)
-
-
-def _build_model(name: str, victims: Victims, weights: Path | None) -> nn.Module:
-    if name not in MODELS:
-        raise unknown_name(name, MODELS, "model")
-    network = make_model(name, classes=victims.classes, input_shape=tuple(victims.x.shape[2:]))
-    if weights is not None:
-        load_model_weights(network, weights)
-    return network
 
 
 def _make_attack(text: str, iterations: int | None) -> Attack:

@@ -8,11 +8,13 @@ import typer
 from rich.table import Table
 
 from refiner.cli.common import Device, Size, console, one_line_errors, progress_bar, select_device
+from refiner.cli.model_options import Classes, Mean, Model, Std, Weights, parse_numbers
 from refiner.core import Task
 from refiner.data import load_sample, read_images
 from refiner.defenses import Refiner
 from refiner.errors import DataError
-from refiner.models import make_model
+from refiner.models import build_model
+from refiner.models.build import check_model_classes
 from refiner.refine_report import COLUMNS, refine_each, write_refine_page
 
 
@@ -23,7 +25,11 @@ def refine(
         Path | None,
         typer.Option(help="An image, a folder of images or an .npz file; by default the bundled sample."),
     ] = None,
-    model: Annotated[str, typer.Option(help="lenet, mlp, resnet10, resnet18, resnet34 or vit.")] = "lenet",
+    model: Model = "lenet",
+    weights: Weights = None,
+    classes: Classes = None,
+    mean: Mean = None,
+    std: Std = None,
     limit: Annotated[int, typer.Option(help="Maximum number of images.", min=1)] = 200,
     iterations: Annotated[int, typer.Option(help="Refiner's iterations ι.")] = 10,
     size: Size = None,
@@ -46,12 +52,21 @@ def refine(
             # These images have no labels: all are assigned to class 0.
             labels, source = torch.zeros(len(images), dtype=torch.long), str(data)
             titles = [f"image {i + 1}" for i in range(len(images))]
+        class_count = 10 if classes is None else classes
         where = select_device(device)
         if seed is not None:
             torch.manual_seed(seed)
-        network = make_model(model, input_shape=tuple(images.shape[1:])).to(where)
+        network = build_model(
+            model,
+            class_count,
+            tuple(images.shape[1:]),
+            weights=weights,
+            mean=parse_numbers("mean", mean),
+            std=parse_numbers("std", std),
+        )
         images, labels = images.to(where), labels.to(where)
-        task = Task(network, example=images[:2])
+        task = Task(network.to(where), example=images[:2])
+        check_model_classes(task, labels, classes)
         defenses = {
             "refiner (paper)": Refiner.paper(iterations=iterations),
             "refiner": Refiner(iterations=iterations),
@@ -66,7 +81,8 @@ def refine(
                 seed=seed,
                 on_progress=lambda name, done: bar.update(line, advance=done, description=name),
             )
-        table = Table(title=f"{len(images)} images, each refined by itself, untrained {model}")
+        state = "untrained" if weights is None else "trained"
+        table = Table(title=f"{len(images)} images, each refined by itself, {state} {model}")
         for column in COLUMNS:
             table.add_column(column, justify="left" if column == "defence" else "right")
         for row in rows:

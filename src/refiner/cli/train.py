@@ -9,10 +9,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 
 from refiner import checks
 from refiner.cli.common import Device, Rate, Size, console, one_line_errors, progress_bar, select_device
+from refiner.cli.model_options import Classes, Mean, Model, Std, Weights, parse_numbers
 from refiner.errors import SettingError
 from refiner.federation import SERVERS, Experiment, FederatedSettings, run_experiment
 from refiner.federation.reference import read_reference
-from refiner.models import MODELS
 
 
 def train(
@@ -25,9 +25,11 @@ def train(
         typer.Option(help="sample, a dataset of `refiner data list`, folder:PATH, npz:PATH, parquet:PATH."),
     ] = "sample",
     size: Size = None,
-    model: Annotated[
-        str, typer.Option(help=f"One of {', '.join(MODELS.builtin_names())}, or a plug-in.")
-    ] = "lenet",
+    model: Model = "lenet",
+    weights: Weights = None,
+    classes: Classes = None,
+    mean: Mean = None,
+    std: Std = None,
     defense: Annotated[
         str, typer.Option(help="Defence from `refiner defenses`: NAME or NAME:setting=value,…")
     ] = "none",
@@ -84,6 +86,10 @@ def train(
             data=data,
             size=size,
             model=model,
+            classes=classes,
+            weights=None if weights is None else str(weights),
+            mean=parse_numbers("mean", mean),
+            std=parse_numbers("std", std),
             defense=defense,
             partition=partition,
             server=server,
