@@ -36,7 +36,7 @@ def test_an_audit_reconstructs_images_in_0_to_1() -> None:
     result = refiner.audit(
         task, x, y, defense="none", attack="inverting:iterations=25", metrics=[], control=False
     )
-    assert result.means["psnr"].value > 20
+    assert result.means["psnr"].value > 17
     assert result.settings["model"]["name"] == "MLP on normalised inputs"  # type: ignore[index]
 
 

@@ -15,11 +15,19 @@ from refiner.audit import AuditResult, Plan, Tuning, audit_all, load_victims, wr
 from refiner.audit.summary import tuning_text
 from refiner.checks import integer, unknown_name
 from refiner.cli.audit_table import print_results
-from refiner.cli.common import Device, Rate, Size, console, one_line_errors, progress_bar, select_device
+from refiner.cli.common import (
+    DATA_HELP,
+    Device,
+    Rate,
+    Size,
+    console,
+    one_line_errors,
+    progress_bar,
+    select_device,
+)
 from refiner.cli.model_options import Classes, Mean, Model, Std, Weights, parse_numbers
 from refiner.core import Task
 from refiner.core.determinism import deterministic_algorithms
-from refiner.data import DATASETS
 from refiner.defenses import DEFENSES, make_defense
 from refiner.errors import DataError
 from refiner.models import build_model
@@ -36,10 +44,7 @@ def audit(
     ] = Path("out/audit"),
     data: Annotated[
         str | None,
-        typer.Option(
-            help="Images to audit: an image, a folder (sub-folders are classes), an .npz, or a dataset from "
-            f"`refiner data fetch`: {', '.join(DATASETS)}. Default: the bundled sample."
-        ),
+        typer.Option(help=f"Images to audit: {DATA_HELP} An image alone is also accepted."),
     ] = None,
     root: Annotated[
         Path | None, typer.Option(help="Folder with a dataset's original files, instead of the cache.")

@@ -14,7 +14,7 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table
 from torch import Tensor
 
-from refiner.cli.common import Size, console, one_line_errors, progress_bar
+from refiner.cli.common import DATA_HELP, Size, console, one_line_errors, progress_bar
 from refiner.data import (
     DATASETS,
     DatasetInfo,
@@ -27,6 +27,7 @@ from refiner.data import (
 )
 from refiner.data.cache_record import CacheRecord, dataset_folder, read_record
 from refiner.data.cached_arrays import Progress
+from refiner.data.data_name import OWN_DATA_TEXT
 from refiner.data.load import cached_record
 from refiner.data.partition_plot import check_plot
 from refiner.errors import DataError
@@ -61,7 +62,7 @@ def list_command(command: typer.Context) -> None:
         console.print(table, highlight=False)
         if folders := os.environ.get("REFINER_DATA"):
             _print_line(f"Datasets that are not in the cache are searched for in REFINER_DATA: {folders}")
-        _print_line("Your own data: folder:PATH (images in class folders), npz:PATH, parquet:PATH.")
+        _print_line(f"Your own data: its path, or {OWN_DATA_TEXT}.")
 
 
 def _cache_state(name: str, info: DatasetInfo) -> str:
@@ -149,9 +150,7 @@ def verify_command(command: typer.Context, name: Name) -> None:
 @data.command("partition")
 def partition_command(
     command: typer.Context,
-    data: Annotated[
-        str, typer.Option(help="sample, a dataset of `list`, folder:PATH, npz:PATH or parquet:PATH.")
-    ] = "sample",
+    data: Annotated[str, typer.Option(help=f"Data with labels: {DATA_HELP}")] = "sample",
     split: Annotated[
         str | None, typer.Option(help="Split of the dataset. Default: train, or else the first.")
     ] = None,

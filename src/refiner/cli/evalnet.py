@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from refiner.cli.common import Device, Size, console, one_line_errors, progress_bar, select_device
-from refiner.data import load_image, read_images
+from refiner.cli.common import DATA_HELP, Device, Size, console, one_line_errors, progress_bar, select_device
+from refiner.data import load_image, load_images
 from refiner.evaluation import EvaluationNetwork, EvaluationTrainingSettings, train
 
 evalnet = typer.Typer(no_args_is_help=True, help="The evaluation network: estimates the share of noise.")
@@ -15,7 +15,7 @@ evalnet = typer.Typer(no_args_is_help=True, help="The evaluation network: estima
 @evalnet.command("train")
 def train_command(
     command: typer.Context,
-    data: Annotated[Path, typer.Option(help="Folder of images of equal size, or an .npz.")],
+    data: Annotated[str, typer.Option(help=f"Images of equal size: {DATA_HELP}")],
     out: Annotated[Path, typer.Option(help="File for the weights, .safetensors.")],
     epochs: Annotated[int, typer.Option()] = EvaluationTrainingSettings.epochs,
     learning_rate: Annotated[float, typer.Option()] = EvaluationTrainingSettings.learning_rate,
@@ -35,7 +35,7 @@ def train_command(
         training = EvaluationTrainingSettings(
             epochs=epochs, learning_rate=learning_rate, decay=decay, batch=batch, seed=seed
         )
-        images = read_images(data, size=size)
+        images = load_images(data, size=size)
         with progress_bar() as bar:
             line = bar.add_task("epochs", total=epochs)
             network = train(

@@ -7,10 +7,10 @@ import torch
 import typer
 from rich.table import Table
 
-from refiner.cli.common import Device, Size, console, one_line_errors, progress_bar, select_device
+from refiner.audit import load_labelled_images
+from refiner.cli.common import DATA_HELP, Device, Size, console, one_line_errors, progress_bar, select_device
 from refiner.cli.model_options import Classes, Mean, Model, Std, Weights, parse_numbers
 from refiner.core import Task
-from refiner.data import load_sample, read_images
 from refiner.defenses import Refiner
 from refiner.errors import DataError
 from refiner.models import build_model
@@ -22,9 +22,8 @@ def refine(
     command: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder in which index.html is written.")] = Path("out/refine"),
     data: Annotated[
-        Path | None,
-        typer.Option(help="An image, a folder of images or an .npz file; by default the bundled sample."),
-    ] = None,
+        str, typer.Option(help=f"Images: {DATA_HELP} An image alone is also accepted.")
+    ] = "sample",
     model: Model = "lenet",
     weights: Weights = None,
     classes: Classes = None,
@@ -43,28 +42,19 @@ def refine(
     with one_line_errors(command):
         if out.exists() and not out.is_dir():
             raise DataError(field="out", value=str(out), problem="expected a folder, but it is a file")
-        if data is None:
-            sample = load_sample()
-            images, labels = sample.images[:limit], sample.labels[:limit]
-            titles, source = [sample.class_names[int(y)] for y in labels], sample.source
-        else:
-            images = read_images(data, size=size)[:limit]
-            # These images have no labels: all are assigned to class 0.
-            labels, source = torch.zeros(len(images), dtype=torch.long), str(data)
-            titles = [f"image {i + 1}" for i in range(len(images))]
-        class_count = 10 if classes is None else classes
+        labelled = load_labelled_images(data, limit=limit, size=size, classes=classes)
         where = select_device(device)
         if seed is not None:
             torch.manual_seed(seed)
         network = build_model(
             model,
-            class_count,
-            tuple(images.shape[1:]),
+            labelled.classes,
+            tuple(labelled.images.shape[1:]),
             weights=weights,
             mean=parse_numbers("mean", mean),
             std=parse_numbers("std", std),
         )
-        images, labels = images.to(where), labels.to(where)
+        images, labels = labelled.images.to(where), labelled.labels.to(where)
         task = Task(network.to(where), example=images[:2])
         check_model_classes(task, labels, classes)
         defenses = {
@@ -88,5 +78,7 @@ def refine(
         for row in rows:
             table.add_row(*row.cells())
         console.print(table)
-        page = write_refine_page(out / "index.html", rows, titles, source=source, model=model)
+        page = write_refine_page(
+            out / "index.html", rows, list(labelled.names), source=labelled.source, model=model
+        )
         console.print(f"Raw and robust images: {page}")

@@ -8,7 +8,16 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from refiner import checks
-from refiner.cli.common import Device, Rate, Size, console, one_line_errors, progress_bar, select_device
+from refiner.cli.common import (
+    DATA_HELP,
+    Device,
+    Rate,
+    Size,
+    console,
+    one_line_errors,
+    progress_bar,
+    select_device,
+)
 from refiner.cli.model_options import Classes, Mean, Model, Std, Weights, parse_numbers
 from refiner.errors import SettingError
 from refiner.federation import SERVERS, Experiment, FederatedSettings, run_experiment
@@ -22,7 +31,7 @@ def train(
     ),
     data: Annotated[
         str,
-        typer.Option(help="sample, a dataset of `refiner data list`, folder:PATH, npz:PATH, parquet:PATH."),
+        typer.Option(help=f"Data with labels: {DATA_HELP}"),
     ] = "sample",
     size: Size = None,
     model: Model = "lenet",
