@@ -1,4 +1,4 @@
-"""Models as users have them: wrapped, with outputs around their scores, with code that is named if it fails."""
+"""Models as users have them: wrapped, with outputs around their scores, with code that can't be batched."""
 
 import re
 import warnings

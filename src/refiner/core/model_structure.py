@@ -15,8 +15,8 @@ from refiner.errors import UnsupportedModelError
 def copy_structure(model: nn.Module) -> nn.Module:
     """A copy of the model without its values: in evaluation mode, without running statistics.
 
-    Of an output that is no tensor it returns the `logits`. Its normalisation layers and convolutions are those of
-    `core.normalization` and `core.convolution`.
+    Of an output that is no tensor it returns the `logits`. Its normalisation layers and convolutions are
+    those of `core.normalization` and `core.convolution`.
 
     Raises:
         UnsupportedModelError: The model can't be copied.
