@@ -12,6 +12,7 @@ from torch.nn.utils import get_total_norm
 from refiner.core.input_checks import check_devices, check_types
 from refiner.core.task import Loss, Task
 from refiner.core.update import Update
+from refiner.core.wrappers import unwrap_model
 from refiner.defenses.base import Defense
 from refiner.defenses.state import DefenseState
 from refiner.errors import DataError, ProtectionError, SettingError
@@ -108,6 +109,7 @@ def backward(
                 expected="a function loss(scores, labels)",
             )
         check_types(model, "x", x)
+        model = unwrap_model(model)
         task = _cached_task(model, loss, x)
     if not bool(get_total_norm(model.parameters(), math.inf).isfinite()):
         raise ProtectionError("model: holds values that are not finite; has the training diverged?")

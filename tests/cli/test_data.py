@@ -134,7 +134,7 @@ def test_sample_is_bundled() -> None:
         (("partition", "--seed", "-1"), "refiner: --seed = -1: expected an integer in [0, 4294967295]"),
         (
             ("partition", "--size", "8"),
-            "refiner: --size = 8: only valid with folder:PATH, npz:PATH and parquet:PATH",
+            "refiner: --size = 8: only valid with your own data",
         ),
         (("partition", "--data", "npz:absent.npz"), "refiner: absent.npz: no such file"),
     ],

@@ -10,7 +10,7 @@ from refiner.audit.result_folder import audit_all
 from refiner.audit.result_records import Control, Finding, FromRobust, Mean, Seconds, TuningResult
 from refiner.audit.run_audit import audit
 from refiner.audit.tuning import Tuning
-from refiner.audit.victims import Victims, load_victims
+from refiner.audit.victims import Victims, load_labelled_images, load_victims
 
 __all__ = [
     "AuditResult",
@@ -28,6 +28,7 @@ __all__ = [
     "audit",
     "audit_all",
     "estimate_duration",
+    "load_labelled_images",
     "load_victims",
     "report_page",
     "undefended_plans",

@@ -19,7 +19,7 @@ from refiner.audit.public_images import choose_public_images
 from refiner.audit.scoring import Scorer
 from refiner.audit.seeds import SEED_OFFSET, SIMULATION, VICTIMS
 from refiner.audit.serialization import to_json_value
-from refiner.audit.settings_identity import settings_digest
+from refiner.audit.settings_identity import settings_digest, third_party_code
 from refiner.audit.tuning import Tuning
 from refiner.audit.victim_shapes import with_batch_axis
 from refiner.core.determinism import deterministic_algorithms
@@ -29,6 +29,7 @@ from refiner.errors import DataError
 from refiner.evaluation import EvaluationNetwork
 from refiner.metrics import Thresholds
 from refiner.metrics.perceptual import PerceptualNetwork
+from refiner.models.normalized import model_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,11 +216,12 @@ def _settings(plan: Plan) -> dict[str, object]:
         **({} if plan.robust_estimation is None else {"from robust": asdict(plan.robust_estimation)}),
         "threat": asdict(plan.threat),
         "model": {
-            "name": type(task.model).__name__,
+            "name": model_name(task.model),
             "parameters": task.size,
             "classes": task.classes,
             "input": list(task.input_shape),
             "sha256": _digest(task.model.state_dict().values()),
+            **third_party_code(task.model),
             "loss of three fixed scores": _loss_of_fixed_scores(task),
         },
         "data": {

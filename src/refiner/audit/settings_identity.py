@@ -1,8 +1,14 @@
 """When two audits are the same: a checksum of their settings, and the first in which they differ."""
 
 import hashlib
+import inspect
 import json
 from collections.abc import Mapping
+from pathlib import Path
+
+from torch import nn
+
+_OWN_PACKAGES = ("torch", "refiner")
 
 
 def settings_digest(settings: Mapping[str, object]) -> str:
@@ -16,6 +22,29 @@ def settings_digest(settings: Mapping[str, object]) -> str:
     refiner_version = versions.get("refiner") if isinstance(versions, Mapping) else None
     text = json.dumps({**settings, "versions": refiner_version}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def third_party_code(model: nn.Module) -> dict[str, str]:
+    """Return a checksum of the files in which the modules of a user's model are defined, as a setting.
+
+    Two models of the same weights may compute different scores. Empty for modules of PyTorch and of this
+    library.
+
+    >>> third_party_code(nn.Linear(1, 1))
+    {}
+    """
+    files = set()
+    for kind in {type(module) for module in model.modules()}:
+        if kind.__module__.partition(".")[0] in _OWN_PACKAGES:
+            continue
+        try:
+            files.add(Path(inspect.getfile(kind)).read_bytes())
+        except (OSError, TypeError):  # defined in a session, without a file
+            continue
+    if not files:
+        return {}
+    digests = sorted(hashlib.sha256(content).hexdigest() for content in files)
+    return {"code sha256": hashlib.sha256("".join(digests).encode()).hexdigest()}
 
 
 def first_difference(one: Mapping[str, object], other: Mapping[str, object]) -> str:

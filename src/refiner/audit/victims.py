@@ -12,6 +12,7 @@ from refiner import checks
 from refiner.audit.user_images import LabelledImages, read_user_images
 from refiner.data import DATASETS, available_splits, load_data, load_public_sample, load_sample
 from refiner.data.catalogue import ALIASES, find_dataset
+from refiner.data.data_name import SAMPLE, is_named, qualified_name
 from refiner.errors import DataError
 
 # Victims of CIFAR-10 are its training images from here on; nothing in this project is trained on them.
@@ -51,6 +52,7 @@ def load_victims(
     victims: int = 16,
     batch: int = 1,
     size: int | None = None,
+    classes: int | None = None,
     seed: int = 0,
     tuning_victims: int = 0,
     public_images: int = 0,
@@ -58,13 +60,14 @@ def load_victims(
     """Return the first images of the bundled sample, of a dataset, or of your own images as victims.
 
     Args:
-        data: The name of a dataset in the cache (see `refiner data list`), or a path: an image, a folder
-            or an `.npz`. None is the bundled sample. The labels of your own images are the array `labels`
-            or `y` of the `.npz`, or the sub-folders of the folder; otherwise they are drawn at random.
+        data: As for `load_data`: `sample`, the name of a dataset, or your own data. An image, a folder and an
+            `.npz` may be without labels, which are then drawn at random. None is the sample.
         root: A folder with the dataset's original files, instead of the cache.
         victims: Number of clients.
         batch: Images in each client's batch.
         size: Resize your own images to this many pixels: the shorter side, then a centre crop.
+        classes: Number of classes, if there are more than the labels show; labels that are drawn at random
+            are below it.
         seed: Seed of labels that are drawn at random.
         tuning_victims: Number of further clients on which an attack may be tuned: the next images of
             the source; of CIFAR-10 those from training image 41,000 on.
@@ -85,35 +88,7 @@ def load_victims(
     count = checks.integer("victims", victims, 1) * checks.integer("batch", batch, 1)
     tuning_count = checks.integer("tuning_victims", tuning_victims, 0) * batch
     checks.integer("public_images", public_images, 0)
-    is_dataset = data in DATASETS or data in ALIASES
-    if root is not None and not is_dataset:
-        datasets = ", ".join(DATASETS)
-        raise DataError(
-            field="root",
-            value=str(root),
-            problem=f"can be given only with a dataset, one of {datasets}",
-        )
-    if size is not None and (data is None or is_dataset):
-        raise DataError(field="size", value=size, problem="can be given only with your own images")
-    if data is None:
-        sample = load_sample()
-        names = [f"{sample.class_names[y]} {n}" for n, y in enumerate(sample.labels.tolist(), start=1)]
-        source = LabelledImages(sample.images, sample.labels, names, len(sample.class_names), sample.source)
-        others = load_public_sample() if public_images else sample
-        rest, pool = None, (others.images[:public_images], others.labels[:public_images])
-    elif is_dataset:
-        source, rest, pool = _from_dataset(data, root, count, tuning_count, public_images)
-    else:
-        dataset_names = [*DATASETS, *ALIASES]
-        if not Path(data).exists() and (close := get_close_matches(data, dataset_names, 1)):
-            raise DataError(
-                field="data",
-                value=data,
-                problem=f"no such file or folder; did you mean {close[0]!r}?",
-            )
-        source = read_user_images(Path(data), size, seed)
-        rest = source.images[count : count + _PUBLIC_IMAGES]
-        pool = _last(source.images, source.labels, count + tuning_count, public_images)
+    source, rest, pool = _load_source(data, root, count, tuning_count, public_images, size, seed, classes)
     available = len(source.images)
     if available < count:
         raise DataError(
@@ -141,6 +116,77 @@ def load_victims(
         tuning[0],
         tuning[1],
         pool if len(pool[1]) else None,
+    )
+
+
+def _load_source(
+    data: str | None,
+    root: Path | None,
+    count: int,
+    tuning_count: int,
+    public_images: int,
+    size: int | None,
+    seed: int,
+    classes: int | None,
+) -> tuple[LabelledImages, Tensor | None, tuple[Tensor, Tensor]]:
+    """Return victims and then images to tune on, other images, and those to learn from."""
+    is_dataset = is_named(data)
+    if root is not None and not is_dataset:
+        datasets = ", ".join(DATASETS)
+        raise DataError(
+            field="root",
+            value=str(root),
+            problem=f"can be given only with a dataset, one of {datasets}",
+        )
+    if size is not None and (data in (None, SAMPLE) or is_dataset):
+        raise DataError(field="size", value=size, problem="can be given only with your own images")
+    if data is None or data == SAMPLE:
+        sample = load_sample()
+        names = [f"{sample.class_names[y]} {n}" for n, y in enumerate(sample.labels.tolist(), start=1)]
+        source = LabelledImages(sample.images, sample.labels, names, len(sample.class_names), sample.source)
+        others = load_public_sample() if public_images else sample
+        rest, pool = None, (others.images[:public_images], others.labels[:public_images])
+    elif is_dataset:
+        source, rest, pool = _from_dataset(data, root, count, tuning_count, public_images)
+    else:
+        dataset_names = [*DATASETS, *ALIASES]
+        if ":" not in qualified_name(data) and (close := get_close_matches(data, dataset_names, 1)):
+            raise DataError(
+                field="data",
+                value=data,
+                problem=f"no such file or folder; did you mean {close[0]!r}?",
+            )
+        source = read_user_images(data, size, seed, classes)
+        rest = source.images[count : count + _PUBLIC_IMAGES]
+        pool = _last(source.images, source.labels, count + tuning_count, public_images)
+    return source if classes is None else source.with_classes(classes), rest, pool
+
+
+def load_labelled_images(
+    data: str | None = None, *, limit: int, size: int | None = None, seed: int = 0, classes: int | None = None
+) -> LabelledImages:
+    """Return the first images of any source, as `load_victims` does.
+
+    Args:
+        data: As for `load_victims`.
+        limit: The most images.
+        size: As for `load_victims`.
+        seed: Seed of labels that are drawn at random.
+        classes: As for `load_victims`.
+
+    Returns:
+        Images with labels, names, the number of classes and their source.
+
+    Raises:
+        DataError: If the data can't be read.
+
+    >>> load_labelled_images(limit=2).names
+    ['airplane 1', 'automobile 2']
+    """
+    count = checks.integer("limit", limit, 1)
+    source = _load_source(data, None, count, 0, 0, size, seed, classes)[0]
+    return source._replace(
+        images=source.images[:count], labels=source.labels[:count], names=source.names[:count]
     )
 
 

@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from refiner.checks import integer
-from refiner.cli.choices import ATTACKS, CAPABILITIES, DATASETS, DEFENSES, MODELS
+from refiner.cli.choices import ATTACKS, CAPABILITIES, DEFENSES
 from refiner.cli.common import (
+    DATA_HELP,
     Device,
     Json,
     Quiet,
@@ -17,6 +18,7 @@ from refiner.cli.common import (
     print_json,
     select_device,
 )
+from refiner.cli.model_options import Classes, Mean, Model, Std, Weights, parse_numbers
 
 
 def audit(
@@ -27,18 +29,16 @@ def audit(
     ] = Path("out/audit"),
     data: Annotated[
         str | None,
-        typer.Option(
-            help="Images to audit: an image, a folder (sub-folders are classes), an .npz, or a dataset from "
-            f"`refiner data fetch`: {', '.join(DATASETS)}. Default: the bundled sample."
-        ),
+        typer.Option(help=f"Images to audit: {DATA_HELP} An image alone is also accepted."),
     ] = None,
     root: Annotated[
         Path | None, typer.Option(help="Folder with a dataset's original files, instead of the cache.")
     ] = None,
-    model: Annotated[str, typer.Option(help=f"Model: one of {', '.join(MODELS)}, or a plug-in.")] = "lenet",
-    weights: Annotated[
-        Path | None, typer.Option(help="Weights of the model, a .safetensors file. Default: untrained.")
-    ] = None,
+    model: Model = "lenet",
+    weights: Weights = None,
+    classes: Classes = None,
+    mean: Mean = None,
+    std: Std = None,
     defense: Annotated[
         list[str] | None,
         typer.Option(
@@ -124,7 +124,6 @@ def audit(
         from refiner.audit.auto_attacks import AUTO
         from refiner.cli.audit_steps import (
             attack_with_iterations,
-            build_model,
             choose_attacks,
             run_plans,
             threat_model,
@@ -133,6 +132,8 @@ def audit(
         from refiner.core import Task
         from refiner.core.determinism import deterministic_algorithms
         from refiner.defenses import make_defense
+        from refiner.models import build_model
+        from refiner.models.build import check_model_classes
 
         torch_device = select_device(device)
         # Before anything else runs on the GPU, since its first operations fix the available algorithms.
@@ -153,13 +154,22 @@ def audit(
                 victims=victims,
                 batch=batch,
                 size=size,
+                classes=classes,
                 seed=seed,
                 tuning_victims=integer("tuning_victims", tuning_victims, 1) if tune_attacker else 0,
                 public_images=integer("public_images", public_images, 1) if learns else 0,
             )
             x, y = images.x.to(torch_device), images.y.to(torch_device)
-            network = build_model(model, images, weights).to(torch_device)
-            task = Task(network, example=x[0])
+            network = build_model(
+                model,
+                images.classes,
+                tuple(x.shape[2:]),
+                weights=weights,
+                mean=parse_numbers("mean", mean),
+                std=parse_numbers("std", std),
+            )
+            task = Task(network.to(torch_device), example=x[0])
+            check_model_classes(task, y, classes)
             tune = None
             if images.tuning_x is not None and images.tuning_y is not None:
                 tune = Tuning(images.tuning_x.to(torch_device), images.tuning_y.to(torch_device))

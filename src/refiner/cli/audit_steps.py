@@ -1,4 +1,4 @@
-"""The steps of `refiner audit`: model, attacks and threat model from its options, and the audits."""
+"""The steps of `refiner audit`: attacks and threat model from its options, and the audits."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -8,13 +8,11 @@ from pathlib import Path
 import torch
 import typer
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from torch import nn
 
 from refiner.attacks import Attack, ThreatModel, make_attack
-from refiner.audit import AuditResult, Plan, Victims, audit_all
+from refiner.audit import AuditResult, Plan, audit_all
 from refiner.audit.auto_attacks import undefended_plans, working_attacks
 from refiner.audit.duration import estimate_duration
-from refiner.audit.model_weights import load_model_weights
 from refiner.audit.result_folder import is_finished
 from refiner.audit.summary import tuning_text
 from refiner.checks import unknown_name
@@ -23,17 +21,6 @@ from refiner.cli.common import print_line
 from refiner.cli.progress import Rate, progress_bar
 from refiner.defenses import NoDefense
 from refiner.errors import DataError
-from refiner.models import MODELS, make_model
-
-
-def build_model(name: str, victims: Victims, weights: Path | None) -> nn.Module:
-    """Return the model of that name for the victims' images, untrained or with the weights of a file."""
-    if name not in MODELS:
-        raise unknown_name(name, MODELS, "model")
-    network = make_model(name, classes=victims.classes, input_shape=tuple(victims.x.shape[2:]))
-    if weights is not None:
-        load_model_weights(network, weights)
-    return network
 
 
 def attack_with_iterations(text: str, iterations: int | None) -> Attack:

@@ -29,6 +29,11 @@ Size = Annotated[
     int | None,
     typer.Option(help="Resize images to this many pixels: the shorter side, then a centre crop.", min=1),
 ]
+DATA_HELP = (
+    "sample, a dataset of `refiner data list`, or the path of your own: a folder of images (sub-folders are "
+    "classes), an .npz, a .parquet, or a folder from save_to_disk of Hugging Face datasets; or with its "
+    "kind: folder:PATH, npz:PATH, parquet:PATH, arrow:PATH."
+)
 Device = Annotated[str, typer.Option(help="Device to compute on: cpu or cuda.")]
 Json = Annotated[
     bool,

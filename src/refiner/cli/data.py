@@ -8,7 +8,7 @@ from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn, Tim
 from rich.progress import Progress as ProgressBar
 
 from refiner.cli.choices import DATASETS
-from refiner.cli.common import Json, Quiet, Size, one_line_errors, print_json
+from refiner.cli.common import DATA_HELP, Json, Quiet, Size, one_line_errors, print_json
 from refiner.cli.progress import progress_bar
 from refiner.errors import DataError
 
@@ -106,9 +106,7 @@ def verify_command(command: typer.Context, name: Name, quiet: Quiet = False) -> 
 @data.command("partition")
 def partition_command(
     command: typer.Context,
-    data: Annotated[
-        str, typer.Option(help="sample, a dataset of `list`, folder:PATH, npz:PATH or parquet:PATH.")
-    ] = "sample",
+    data: Annotated[str, typer.Option(help=f"Data with labels: {DATA_HELP}")] = "sample",
     split: Annotated[
         str | None, typer.Option(help="Split of the dataset. Default: train, or else the first.")
     ] = None,

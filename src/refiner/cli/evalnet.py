@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from refiner.cli.common import (
+    DATA_HELP,
     Device,
     Json,
     Quiet,
@@ -23,7 +24,7 @@ evalnet = typer.Typer(no_args_is_help=True, help="The evaluation network: estima
 @evalnet.command("train")
 def train_command(
     command: typer.Context,
-    data: Annotated[Path, typer.Option(help="Folder of images of equal size, or an .npz.")],
+    data: Annotated[str, typer.Option(help=f"Images of equal size: {DATA_HELP}")],
     out: Annotated[Path, typer.Option(help="File for the weights, .safetensors.")],
     epochs: Annotated[int, typer.Option(help="Passes over the images.")] = 20,
     learning_rate: Annotated[float, typer.Option(help="Learning rate of Adam.")] = 1e-4,
@@ -39,13 +40,13 @@ def train_command(
 ) -> None:
     """Train the network; after an interruption the same command continues."""
     with one_line_errors(command):
-        from refiner.data import read_images
+        from refiner.data import load_images
         from refiner.evaluation import EvaluationTrainingSettings, train
 
         training = EvaluationTrainingSettings(
             epochs=epochs, learning_rate=learning_rate, decay=decay, batch=batch, seed=seed
         )
-        images = read_images(data, size=size)
+        images = load_images(data, size=size)
         with progress_bar(quiet=quiet) as bar:
             line = bar.add_task("epochs", total=epochs)
             network = train(

@@ -2,24 +2,17 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from refiner.cli.choices import DATASETS
-from refiner.cli.common import Json, Size, console, one_line_errors, print_json, print_line
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from refiner.cli.common import DATA_HELP, Json, Size, console, one_line_errors, print_json, print_line
 
 noise = typer.Typer(no_args_is_help=True, help="Noise that is shaped like images, with which Refiner starts.")
 
 Data = Annotated[
-    str | None,
-    typer.Option(
-        help="Images: a folder, an .npz, or a dataset from `refiner data fetch`: "
-        f"{', '.join(DATASETS)}. Default: the bundled sample."
-    ),
+    str,
+    typer.Option(help=f"Images: {DATA_HELP} Default: sample."),
 ]
 Root = Annotated[
     Path | None, typer.Option(help="Folder with a dataset's original files, instead of the cache.")
@@ -31,9 +24,7 @@ _LIMIT = 20_000
 @noise.command("fit")
 def fit_command(
     command: typer.Context,
-    data: Annotated[
-        str, typer.Option(help=f"Public images: a folder, an .npz, or one of {', '.join(DATASETS)}.")
-    ],
+    data: Annotated[str, typer.Option(help=f"Public images: {DATA_HELP}")],
     out: Annotated[Path, typer.Option(help="File for the statistics, .safetensors.")],
     root: Root = None,
     size: Size = None,
@@ -43,9 +34,10 @@ def fit_command(
     The statistics become public: they may not be fitted to the images that are to be protected.
     """
     with one_line_errors(command):
+        from refiner.data import load_images
         from refiner.shaped_noise import NaturalNoise
 
-        images = _images(data, root, size)
+        images = load_images(data, root=root, size=size, limit=_LIMIT)
         NaturalNoise.fit(images).save(out)
         console.print(f"Statistics of {len(images):,} images: {out}", highlight=False)
 
@@ -53,7 +45,7 @@ def fit_command(
 @noise.command("predict")
 def predict_command(
     command: typer.Context,
-    data: Data = None,
+    data: Data = "sample",
     statistics: Annotated[
         Path | None, typer.Option(help="Statistics from `refiner noise fit`. Default: the bundled ones.")
     ] = None,
@@ -66,12 +58,12 @@ def predict_command(
 ) -> None:
     """Predict how much of your own images is left under the noise: the best linear estimate's PSNR."""
     with one_line_errors(command):
+        from refiner.data import load_images
         from refiner.shaped_noise import NaturalNoise, predict_psnr
 
         chosen = None if statistics is None else NaturalNoise.load(statistics)
-        prediction = predict_psnr(
-            _images(data, root, size), chosen, strength=strength, white=white, seed=seed
-        )
+        images = load_images(data, root=root, size=size, limit=_LIMIT)
+        prediction = predict_psnr(images, chosen, strength=strength, white=white, seed=seed)
         if prediction.warning is not None:
             print_line(f"warning: {prediction.warning}")
         if as_json:
@@ -84,15 +76,3 @@ def predict_command(
         }
         for name, value in rows.items():
             console.print(f"{value:5.1f} dB  {name}", highlight=False)
-
-
-def _images(data: str | None, root: Path | None, size: int | None) -> "Tensor":
-    """Images in 0..1 of the bundled sample, of a dataset, or the user's own."""
-    from refiner.data import DATASETS, load_data, load_sample, read_images
-    from refiner.data.catalogue import ALIASES
-
-    if data is None:
-        return load_sample().images
-    if data in DATASETS or data in ALIASES:
-        return load_data(data, root=root, limit=_LIMIT).images.float() / 255
-    return read_images(data, size=size)

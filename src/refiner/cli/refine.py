@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from refiner.cli.choices import MODELS
 from refiner.cli.common import (
+    DATA_HELP,
     Device,
     Json,
     Quiet,
@@ -17,6 +17,7 @@ from refiner.cli.common import (
     print_json,
     select_device,
 )
+from refiner.cli.model_options import Classes, Mean, Model, Std, Weights, parse_numbers
 from refiner.cli.progress import progress_bar
 from refiner.errors import DataError
 
@@ -25,10 +26,13 @@ def refine(
     command: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder in which index.html is written.")] = Path("out/refine"),
     data: Annotated[
-        Path | None,
-        typer.Option(help="An image, a folder of images or an .npz file; by default the bundled sample."),
-    ] = None,
-    model: Annotated[str, typer.Option(help=f"Model: one of {', '.join(MODELS)}, or a plug-in.")] = "lenet",
+        str, typer.Option(help=f"Images: {DATA_HELP} An image alone is also accepted.")
+    ] = "sample",
+    model: Model = "lenet",
+    weights: Weights = None,
+    classes: Classes = None,
+    mean: Mean = None,
+    std: Std = None,
     limit: Annotated[int, typer.Option(help="Maximum number of images.", min=1)] = 200,
     iterations: Annotated[int, typer.Option(help="Refiner's iterations ι.")] = 10,
     size: Size = None,
@@ -44,29 +48,30 @@ def refine(
     with one_line_errors(command):
         import torch
 
+        from refiner.audit import load_labelled_images
         from refiner.core import Task
-        from refiner.data import load_sample, read_images
         from refiner.defenses import Refiner
-        from refiner.models import make_model
+        from refiner.models import build_model
+        from refiner.models.build import check_model_classes
         from refiner.refine_report import COLUMNS, refine_each, write_refine_page
 
         if out.exists() and not out.is_dir():
             raise DataError(field="out", value=str(out), problem="expected a folder, but it is a file")
-        if data is None:
-            sample = load_sample()
-            images, labels = sample.images[:limit], sample.labels[:limit]
-            titles, source = [sample.class_names[int(y)] for y in labels], sample.source
-        else:
-            images = read_images(data, size=size)[:limit]
-            # These images have no labels: all are assigned to class 0.
-            labels, source = torch.zeros(len(images), dtype=torch.long), str(data)
-            titles = [f"image {i + 1}" for i in range(len(images))]
+        labelled = load_labelled_images(data, limit=limit, size=size, classes=classes)
         where = select_device(device)
         if seed is not None:
             torch.manual_seed(seed)
-        network = make_model(model, input_shape=tuple(images.shape[1:])).to(where)
-        images, labels = images.to(where), labels.to(where)
-        task = Task(network, example=images[:2])
+        network = build_model(
+            model,
+            labelled.classes,
+            tuple(labelled.images.shape[1:]),
+            weights=weights,
+            mean=parse_numbers("mean", mean),
+            std=parse_numbers("std", std),
+        )
+        images, labels = labelled.images.to(where), labelled.labels.to(where)
+        task = Task(network.to(where), example=images[:2])
+        check_model_classes(task, labels, classes)
         defenses = {
             "refiner (paper)": Refiner.paper(iterations=iterations),
             "refiner": Refiner(iterations=iterations),
@@ -81,12 +86,15 @@ def refine(
                 seed=seed,
                 on_progress=lambda name, done: bar.update(line, advance=done, description=name),
             )
-        page = write_refine_page(out / "index.html", rows, titles, source=source, model=model)
+        state = "untrained" if weights is None else "trained"
+        page = write_refine_page(
+            out / "index.html", rows, list(labelled.names), source=labelled.source, model=model
+        )
         if as_json:
-            choices = {"images": len(images), "source": source, "model": model}
+            choices = {"images": len(images), "source": labelled.source, "model": model}
             print_json({**choices, "defenses": [row.record() for row in rows], "page": page})
             return
-        table = Table(title=f"{len(images)} images, each refined by itself, untrained {model}")
+        table = Table(title=f"{len(images)} images, each refined by itself, {state} {model}")
         for column in COLUMNS:
             table.add_column(column, justify="left" if column == "defence" else "right")
         for row in rows:

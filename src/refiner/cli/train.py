@@ -9,8 +9,9 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from refiner import checks
-from refiner.cli.choices import MODELS, SERVERS
+from refiner.cli.choices import SERVERS
 from refiner.cli.common import (
+    DATA_HELP,
     Device,
     Json,
     Quiet,
@@ -22,6 +23,7 @@ from refiner.cli.common import (
     select_device,
 )
 from refiner.cli.interrupt import command_line, stop_on_interrupt
+from refiner.cli.model_options import Classes, Mean, Model, Std, Weights, parse_numbers
 from refiner.cli.progress import Rate, progress_bar
 from refiner.errors import DataError, SettingError
 
@@ -37,10 +39,14 @@ def train(
     ),
     data: Annotated[
         str,
-        typer.Option(help="sample, a dataset of `refiner data list`, folder:PATH, npz:PATH, parquet:PATH."),
+        typer.Option(help=f"Data with labels: {DATA_HELP}"),
     ] = "sample",
     size: Size = None,
-    model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}, or a plug-in.")] = "lenet",
+    model: Model = "lenet",
+    weights: Weights = None,
+    classes: Classes = None,
+    mean: Mean = None,
+    std: Std = None,
     defense: Annotated[
         str, typer.Option(help="Defence from `refiner defenses`: NAME or NAME:setting=value,…")
     ] = "none",
@@ -106,6 +112,10 @@ def train(
             data=data,
             size=size,
             model=model,
+            classes=classes,
+            weights=None if weights is None else str(weights),
+            mean=parse_numbers("mean", mean),
+            std=parse_numbers("std", std),
             defense=defense,
             partition=partition,
             server=server,

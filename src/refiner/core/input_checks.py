@@ -74,7 +74,8 @@ def check_recording(*tensors: Tensor) -> None:
     for device in {t.device.type for t in tensors}:
         if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
             raise DataError(
-                f"autocast is on for {device}: leave it; refiner chooses its own precision",
+                f"torch.autocast is on for {device}: refiner does not work under it, since it would round "
+                "gradients to half precision; call refiner outside of the autocast block",
                 field="autocast",
                 value=device,
                 expected="no autocast",

@@ -7,14 +7,16 @@ import torch
 from torch import Tensor, nn
 
 from refiner.core import convolution, normalization
-from refiner.core.model_validation import summarise_error
+from refiner.core.model_failures import summarise_error
+from refiner.core.wrappers import use_logits
 from refiner.errors import UnsupportedModelError
 
 
 def copy_structure(model: nn.Module) -> nn.Module:
     """A copy of the model without its values: in evaluation mode, without running statistics.
 
-    Its normalisation layers and convolutions are those of `core.normalization` and `core.convolution`.
+    Of an output that is no tensor it returns the `logits`. Its normalisation layers and convolutions are
+    those of `core.normalization` and `core.convolution`.
 
     Raises:
         UnsupportedModelError: The model can't be copied.
@@ -30,6 +32,7 @@ def copy_structure(model: nn.Module) -> nn.Module:
     structure = _copy_model(model, shapes).eval()
     normalization.replace_norms(structure)
     convolution.replace_convolutions(structure)
+    structure.register_forward_hook(use_logits)
     return structure
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from refiner.core.model_failures import Failure, explain_failure, summarise_error
 from refiner.core.precision import tensor_float32
 from refiner.errors import DataError, RefinerError, UnsupportedModelError
 
@@ -17,7 +18,6 @@ _DEFAULT_REMEDY = "replace it by operations that have second derivatives and kee
 # For float64, and large enough for a part that always runs in float32, as the softmax of some transformers
 # does; and for models that don't run in float64, where rounding and kinks alone reach some per cent.
 _TOLERANCE, _LOOSE_TOLERANCE = 1e-4, 0.05
-_MAX_LENGTH = 200
 WRONG_DTYPE_ERRORS = (RuntimeError, TypeError, ValueError, AssertionError, LookupError)
 """What a model may raise that runs in one dtype and not in another."""
 
@@ -128,12 +128,14 @@ def check_second_order(
         if name in inputs:
             module_parameters = {k: values[id(p)] for k, p in module.named_parameters()}
             buffers = {k: values[id(b)] for k, b in module.named_buffers()}
-            reason = _second_order_problem(
+            problem = _second_order_problem(
                 _module_objective(module, buffers), module_parameters, inputs[name]
             )
-            if reason is not None:
-                raise _unsupported(name, module, reason)
-    raise _unsupported("", model, failure)
+            # A module may fail by itself for another reason, harmless in the model: an in-place activation
+            # of an input that requires a gradient.
+            if problem is not None and problem.cause == failure.cause:
+                raise _unsupported(name, module, problem.reason, problem.remedy)
+    raise _unsupported("", model, failure.reason, failure.remedy)
 
 
 def _in_float64(
@@ -165,7 +167,7 @@ def _module_objective(module: nn.Module, buffers: Mapping[str, Tensor]) -> Calla
 
 def _second_order_problem(
     objective: Callable[..., Tensor], parameters: Mapping[str, Tensor], inputs: tuple[Tensor, ...]
-) -> str | None:
+) -> Failure | None:
     """Why the gradient of `objective`, batched over two victims, can't be differentiated; None if it can."""
     pair = tuple(torch.stack((t, t)).detach().requires_grad_(t.is_floating_point()) for t in inputs)
     differentiable = [t for t in pair if t.requires_grad]
@@ -179,20 +181,22 @@ def _second_order_problem(
                 outputs = list(torch.autograd.grad(value.sum(), differentiable, create_graph=True))
             total = torch.stack([t.square().sum() for t in outputs]).sum()
             if not total.requires_grad:
-                return "its gradient does not depend on the input in a way that can be differentiated"
+                return Failure(
+                    "its gradient does not depend on the input in a way that can be differentiated"
+                )
             batched = torch.autograd.grad(total, differentiable, allow_unused=True)
             single = _single_victim_derivative(objective, parameters, inputs)
     except RefinerError:
         raise
     except Exception as error:
-        return summarise_error(error)
+        return explain_failure(error)
     # Some fused operations have a second derivative that is silently wrong under vmap.
     for actual, expected in zip(batched, single, strict=True):
         if actual is None or expected is None:
             continue
         tolerance = _TOLERANCE if expected.dtype == torch.float64 else _LOOSE_TOLERANCE
         if (actual[0] - expected).norm() > tolerance * expected.norm():
-            return "its second derivative is wrong when victims are batched"
+            return Failure("its second derivative is wrong when victims are batched")
     return None
 
 
@@ -234,28 +238,16 @@ def _record_inputs(
     return inputs
 
 
-def _unsupported(name: str, module: nn.Module, reason: str) -> UnsupportedModelError:
-    remedy = next((text for cls, text in _REMEDIES if isinstance(module, cls)), _DEFAULT_REMEDY)
-    if getattr(module, "inplace", False):
-        remedy = "make it with inplace=False"
+def _unsupported(
+    name: str, module: nn.Module, reason: str, remedy: str | None = None
+) -> UnsupportedModelError:
+    if remedy is None:
+        remedy = next((text for cls, text in _REMEDIES if isinstance(module, cls)), _DEFAULT_REMEDY)
+        if getattr(module, "inplace", False):
+            remedy = "make it with inplace=False"
     return UnsupportedModelError(
         f"{name or 'the model'} ({type(module).__name__}): {reason}; {remedy}",
         field="model",
         value=module,
         expected=remedy,
     )
-
-
-def summarise_error(error: Exception) -> str:
-    """The first sentence of an error's message, shortened; with its type unless it is a RuntimeError.
-
-    >>> summarise_error(KeyError("pixels")), summarise_error(RuntimeError("too large. Try less."))
-    ("KeyError: 'pixels'", 'too large')
-    """
-    lines = str(error).strip().splitlines()
-    sentence = lines[0].split(". ")[0].rstrip(".") if lines else ""
-    if len(sentence) > _MAX_LENGTH:
-        sentence = sentence[: _MAX_LENGTH - 3] + "..."
-    if not sentence or isinstance(error, RuntimeError):
-        return sentence or type(error).__name__
-    return f"{type(error).__name__}: {sentence}"

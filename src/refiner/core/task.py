@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from refiner.core import model_structure, model_validation
 from refiner.core.cuda_graphs import CudaGraphCache
 from refiner.core.input_checks import check_devices, check_recording, check_types, input_error, is_dense
+from refiner.core.wrappers import unwrap_model
 from refiner.errors import DataError
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -44,8 +45,9 @@ class Task:
     copied: after a change of these make a new task.
 
     Args:
-        model: Any module that maps inputs `[B, *input]` to scores `[B, classes]` and can be differentiated
-            twice.
+        model: Any module that maps inputs `[B, *input]` to scores `[B, classes]`, or to an object with such
+            scores as `logits`, and can be differentiated twice. DistributedDataParallel, DataParallel and
+            torch.compile are removed with a warning, and from the names of parameters.
         example: A batch of inputs on the model's device; its shape, type and range are used.
         loss: Maps scores and labels to one number, by default the mean cross-entropy.
 
@@ -72,6 +74,7 @@ class Task:
 
     def __init__(self, model: nn.Module, example: Tensor, loss: Loss = F.cross_entropy) -> None:
         check_types(model, "example", example)
+        model = unwrap_model(model)
         check_devices(model, "example", example)
         check_recording(example, *model.parameters())
         if not bool(example.isfinite().all()):

@@ -8,6 +8,7 @@ from refiner.data.image_dataset import ImageDataset
 from refiner.data.image_grid import read_image_grid, write_image_grid
 from refiner.data.images import load_image, read_folder, read_images
 from refiner.data.load import available_splits, load_data, verify_data
+from refiner.data.load_images import load_images
 from refiner.data.partition import dirichlet, iid, label_counts, make_partition
 from refiner.data.partition_plot import write_label_plot
 from refiner.data.sample import Sample, load_public_sample, load_sample
@@ -28,6 +29,7 @@ __all__ = [
     "label_counts",
     "load_data",
     "load_image",
+    "load_images",
     "load_public_sample",
     "load_sample",
     "load_train_and_test",

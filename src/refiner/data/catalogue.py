@@ -240,7 +240,8 @@ def find_dataset(name: str) -> tuple[str, DatasetInfo]:
     """
     full_name = ALIASES.get(name, name)
     if full_name not in DATASETS:
-        raise unknown_name(name, ["sample", *DATASETS, "folder:PATH", "npz:PATH", "parquet:PATH"], "data")
+        own = ("folder:PATH", "npz:PATH", "parquet:PATH", "arrow:PATH")
+        raise unknown_name(name, ["sample", *DATASETS, *own], "data")
     return full_name, DATASETS[full_name]
 
 

@@ -13,12 +13,14 @@ from refiner.data.cache_record import CacheRecord, dataset_folder, read_record
 from refiner.data.cached_arrays import Progress, load_from_cache, verify_cache
 from refiner.data.catalogue import DatasetInfo, find_dataset, read_splits
 from refiner.data.classes import validate_class_names
+from refiner.data.data_name import qualified_name
 from refiner.data.image_dataset import ImageDataset
 from refiner.data.readers.source_split import SourceSplit, checked_blocks
 from refiner.data.sample import load_sample
 from refiner.data.search_path import data_folders, find_in_data_folders
 from refiner.data.user_data import USER_FORMATS
 from refiner.errors import DataError
+from refiner.files import file_error
 
 
 def load_data(
@@ -36,9 +38,10 @@ def load_data(
     the first folder in the environment variable REFINER_DATA that has it in a known layout.
 
     Args:
-        name: `sample`, a name in `DATASETS`, `folder:PATH`, `npz:PATH` or `parquet:PATH`.
+        name: `sample`, a name in `DATASETS`, or your own data: a path, whose kind is recognised, or
+            `folder:PATH`, `npz:PATH`, `parquet:PATH` or `arrow:PATH`.
         split: The split; if left out `train`, or the first that exists.
-        size: Resizes the images of `folder:PATH`, `npz:PATH` and `parquet:PATH` to this side.
+        size: Resizes images of your own to this side.
         classes: The class folders of `folder:PATH` in the order of their numbers.
         root: A file or folder with the files of a named dataset, read in place.
         limit: Loads only the first images.
@@ -58,6 +61,7 @@ def load_data(
     refiner.errors.DataError: data = 'cifr10': unknown; did you mean 'cifar10'? Known: sample, cifar10, ...
     """
     limit = None if limit is None else integer("limit", limit, 1)
+    name = qualified_name(name)
     kind, colon, path = name.partition(":")
     if classes is not None and kind != "folder":
         raise DataError(
@@ -77,10 +81,10 @@ def load_data(
         return _limited(_load_user_data(name, kind, path, split, size, classes), limit)
     if size is not None:
         raise DataError(
-            problem=f"only valid with folder:PATH, npz:PATH and parquet:PATH, not with {name}",
+            problem=f"only valid with your own data, not with {name}",
             field="size",
             value=size,
-            expected="folder:PATH, npz:PATH or parquet:PATH as data",
+            expected="your own data",
         )
     if name == "sample":
         return _limited(_load_sample(split), limit)
@@ -170,6 +174,9 @@ def verify_data(name: str, on_progress: Progress | None = None) -> CacheRecord:
 def _load_user_data(
     name: str, kind: str, path: str, split: str | None, size: int | None, classes: Sequence[str] | None
 ) -> ImageDataset:
+    if kind == "image":
+        expected = "a folder of images in class folders, or another source with labels"
+        raise file_error(path, f"one image without a label, expected {expected}", expected)
     if kind not in USER_FORMATS:
         raise unknown_name(kind, list(USER_FORMATS), "data")
     options = {} if classes is None else {"classes": validate_class_names(classes)}

@@ -1,4 +1,4 @@
-"""Images in Parquet files as Hugging Face writes them: encoded, beside a column of labels."""
+"""Images in Parquet and Arrow files as Hugging Face writes them: encoded, beside a column of labels."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from refiner.data.labels import validate_labels
 from refiner.data.readers.image_blocks import read_image_array, stack_in_blocks
+from refiner.data.saved_dataset import open_arrow
 from refiner.errors import DataError
 from refiner.files import file_error
 
@@ -23,7 +24,8 @@ def read_parquet(
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64], tuple[str, ...]]:
     """Images uint8 [N, 3, H, W], labels [N], and the class names if the files have them.
 
-    The column `image` or `img` has encoded images, as bytes or as {bytes, path}.
+    The column `image` or `img` has encoded images, as bytes or as {bytes, path}. A file that ends in `.arrow`
+    is read as Arrow's streaming format, any other as Parquet.
 
     >>> read_parquet([])
     Traceback (most recent call last):
@@ -34,14 +36,16 @@ def read_parquet(
     for file in files:
         if not file.is_file():
             raise file_error(file, "no such file", "an existing file")
+    kind = "arrow" if _is_arrow(files[0]) else "parquet"
     try:
         # By name, so that type checking does not depend on whether it is installed.
         arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+        import_module("pyarrow.ipc")
     except ImportError:
         raise DataError(
-            "parquet: needs pyarrow: pip install 'refiner-fl[parquet]'",
+            f"{kind}: needs pyarrow: pip install 'refiner-fl[parquet]'",
             field="format",
-            value="parquet",
+            value=kind,
             expected="an installed pyarrow",
         ) from None
     blocks: list[NDArray[np.uint8]] = []
@@ -49,13 +53,12 @@ def read_parquet(
     class_names: tuple[str, ...] = ()
     try:
         for file in files:
-            with parquet.ParquetFile(file) as table:
+            with open_arrow(arrow, file) if _is_arrow(file) else parquet.ParquetFile(file) as table:
                 image_column, label_column = _find_columns(table, file)
                 class_names = _class_names(table, label_column)
-                rows = table.metadata.num_rows
-                if not rows:
-                    continue
                 column = table.read([label_column]).column(label_column)
+                if not len(column):
+                    continue
                 if column.null_count or not arrow.types.is_integer(column.type):
                     raise DataError(
                         f"{file}: '{label_column}' is {column.type}, expected integers and none missing",
@@ -63,11 +66,11 @@ def read_parquet(
                         value=str(column.type),
                         expected="integers and none missing",
                     )
-                labels.append(validate_labels(column.to_numpy(), rows, str(file)))
+                labels.append(validate_labels(column.to_numpy(), len(column), str(file)))
                 blocks += _decode(dict(_encoded_images(table, image_column, file)), size)
     except (arrow.ArrowException, OSError) as error:
         raise file_error(
-            file, f"can't be read ({' '.join(str(error).split())[:120]})", "a Parquet file that can be read"
+            file, f"can't be read ({' '.join(str(error).split())[:120]})", "a file that can be read"
         ) from error
     if not blocks and len(files) == 1:
         raise file_error(file, "contains no rows", "at least one row")
@@ -84,6 +87,10 @@ def read_parquet(
             expected="images of one size",
         )
     return np.concatenate(blocks), np.concatenate(labels), class_names
+
+
+def _is_arrow(file: Path) -> bool:
+    return file.suffix.lower() == ".arrow"
 
 
 def _decode(encoded: Mapping[str, bytes], size: int | None) -> Iterator[NDArray[np.uint8]]:

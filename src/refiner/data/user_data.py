@@ -1,4 +1,4 @@
-"""A user's own data, read in place: `folder:PATH`, `npz:PATH`, `parquet:PATH`."""
+"""A user's own data, read in place: `folder:PATH`, `npz:PATH`, `parquet:PATH`, `arrow:PATH`."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -16,6 +16,7 @@ from refiner.data.labels import validate_labels
 from refiner.data.npz import load_npz
 from refiner.data.parquet import read_parquet
 from refiner.data.readers.image_blocks import read_image_array, resize_image, stack_in_blocks
+from refiner.data.saved_dataset import arrow_files
 from refiner.data.splits import ALL, SPLIT_NAMES, choose_split
 from refiner.files import file_error
 
@@ -34,15 +35,8 @@ def load_image_folder(
     """
     if not path.is_dir():
         raise file_error(path, "no such folder", "an existing folder")
-    subfolders = subfolder_names(path)
-    # Only if there are no other folders: a class may be called train.
-    splits = (
-        [name for name in SPLIT_NAMES if name in subfolders] if set(subfolders) <= set(SPLIT_NAMES) else []
-    )
-    chosen = choose_split(split, splits)
-    folder = path if chosen == ALL else path / chosen
+    folder, chosen, default_classes = choose_split_folder(path, split)
     files = image_files(folder)
-    default_classes = subfolder_names(*(path / name for name in splits)) if splits else subfolders
     labelled = folder_classes(folder, files, default_classes if classes is None else classes)
     if labelled is None:
         number = "two or more folders" if classes is None else "folders"
@@ -59,6 +53,22 @@ def load_image_folder(
     )
     images = torch.from_numpy(np.concatenate(blocks))
     return ImageDataset(images, labels, len(names), f"folder:{path}", chosen, names)
+
+
+def choose_split_folder(path: Path, split: str | None = None) -> tuple[Path, str, tuple[str, ...]]:
+    """The folder of a split, the split's name, and the classes of all splits.
+
+    >>> choose_split_folder(Path("."))[1]
+    'all'
+    """
+    subfolders = subfolder_names(path)
+    # Only if there are no other folders: a class may be called train.
+    splits = (
+        [name for name in SPLIT_NAMES if name in subfolders] if set(subfolders) <= set(SPLIT_NAMES) else []
+    )
+    chosen = choose_split(split, splits)
+    classes = subfolder_names(*(path / name for name in splits)) if splits else subfolders
+    return path if chosen == ALL else path / chosen, chosen, classes
 
 
 def load_npz_dataset(path: Path, split: str | None = None, size: int | None = None) -> ImageDataset:
@@ -107,10 +117,23 @@ def load_parquet_dataset(path: Path, split: str | None = None, size: int | None 
     return _make_dataset(images, labels, f"parquet:{path}", chosen, None, names)
 
 
+def load_arrow_dataset(path: Path, split: str | None = None, size: int | None = None) -> ImageDataset:
+    """Encoded images and labels in a folder that `save_to_disk` of Hugging Face `datasets` wrote.
+
+    >>> load_arrow_dataset(Path("absent"))
+    Traceback (most recent call last):
+    refiner.errors.DataError: absent: no such file or folder
+    """
+    files, chosen = arrow_files(path, split)
+    images, labels, names = read_parquet(files, size)
+    return _make_dataset(images, labels, f"arrow:{path}", chosen, None, names)
+
+
 USER_FORMATS: dict[str, Callable[..., ImageDataset]] = {
     "folder": load_image_folder,
     "npz": load_npz_dataset,
     "parquet": load_parquet_dataset,
+    "arrow": load_arrow_dataset,
 }
 """The loaders by the part of the name before the colon."""
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from refiner.checkpoint import read_checkpoint
 from refiner.checks import integer
@@ -33,7 +33,8 @@ from refiner.federation.training import (
     run_rounds,
 )
 from refiner.files import locked, write_atomically
-from refiner.models import make_model
+from refiner.models import Normalized, build_model
+from refiner.models.build import check_model_classes
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Experiment:
 
     Args:
         data: A dataset by name, `folder:PATH`, `npz:PATH` or `parquet:PATH`.
-        model: A model by name.
+        model: A model by name, or code of the user's own, as for `refiner.models.build_model`.
         defense: A defence by name, with settings: `pruning:rate=0.8`.
         partition: How the data are split across clients: `iid` or `dirichlet:CONCENTRATION`.
         server: A server by name, with settings: `fedavgm:server_momentum=0.5`.
@@ -51,6 +52,10 @@ class Experiment:
             never ends early.
         training: Rounds, clients, batch size, local steps, learning rate and seed.
         size: Side length that a user's own images are resized to; None leaves them as they are.
+        classes: Number of classes of the model; None for those of the data.
+        weights: File with the weights to start from; None for a new model.
+        mean: Mean of each channel, if the model expects normalised images; given with `std`.
+        std: Standard deviation of each channel.
 
     >>> Experiment(data="sample", training=FederatedSettings(rounds=2, clients=2)).model
     'lenet'
@@ -65,13 +70,18 @@ class Experiment:
     patience: int | None = None
     training: FederatedSettings = field(default_factory=FederatedSettings)
     size: int | None = None
+    classes: int | None = None
+    weights: str | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
 
     def fixed_settings(self) -> dict[str, Any]:
         """The settings that must not change when a training is resumed; it may have more rounds."""
-        settings = asdict(self)
+        # As JSON has them, to be compared with what is in a file.
+        settings = json.loads(json.dumps(asdict(self)))
         settings |= settings.pop("training")
         del settings["rounds"], settings["evaluate_every"], settings["patience"]
-        return settings
+        return dict(settings)
 
 
 @dataclass(frozen=True)
@@ -155,8 +165,9 @@ def run_experiment(
     server = make_server(experiment.server)
     data, test = load_train_and_test(experiment.data, size=experiment.size)
     torch.manual_seed(derive_seed(experiment.training.seed or 0, "model"))
-    model = make_model(experiment.model, classes=data.classes, input_shape=tuple(data.images.shape[1:]))
+    model = _build_model(experiment, data)
     task = Task(model.to(device), example=torch.zeros(1, *data.images.shape[1:], device=device))
+    check_model_classes(task, data.labels, experiment.classes)
     clients = make_clients(task, data)
     busy = DataError(field="out", value=str(folder), problem="another training is writing to it")
     with locked(folder, busy):
@@ -175,10 +186,27 @@ def run_experiment(
             stop=stop,
         )
         outcome = Outcome(curve[-1][1], curve, time.perf_counter() - start)
-        weights = save({name: tensor.cpu() for name, tensor in model.state_dict().items()})
+        trained = model.model if isinstance(model, Normalized) else model
+        weights = save({name: tensor.cpu() for name, tensor in trained.state_dict().items()})
         write_atomically(folder / "weights.safetensors", weights)
         write_atomically(folder / "outcome.json", json.dumps(asdict(outcome), indent=1).encode())
     return outcome
+
+
+def _build_model(experiment: Experiment, data: ImageDataset) -> nn.Module:
+    classes = experiment.classes
+    if classes is not None and integer("classes", classes, 2) < data.classes:
+        raise DataError(
+            field="classes", value=classes, expected=f"at least {data.classes}, the classes of {data.name}"
+        )
+    return build_model(
+        experiment.model,
+        data.classes if classes is None else classes,
+        tuple(data.images.shape[1:]),
+        weights=None if experiment.weights is None else Path(experiment.weights),
+        mean=experiment.mean,
+        std=experiment.std,
+    )
 
 
 def local_clients(experiment: Experiment, on_note: OnNote = ignore_note) -> ClientsFactory:

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from refiner.data.data_name import OWN_DATA, qualified_name
 from refiner.data.image_dataset import ImageDataset
 from refiner.data.load import load_data
 from refiner.data.train_test_split import load_train_and_test
 from refiner.errors import DataError
 
 # Data whose number of classes is not known from their name.
-_OWN_DATA = ("folder:", "npz:", "parquet:")
+_OWN_DATA = tuple(f"{kind}:" for kind in OWN_DATA)
 
 
 def load_client_data(
@@ -26,9 +27,9 @@ def load_client_data(
         hold_out_test: Leave out what the server tests on, for experiments in which all sides share one
             source. A real client never evaluates and trains on its whole training split.
         size: Side length that images are resized to.
-        classes: The server's class names in its order, by which `folder:` data are numbered; for `npz:` and
-            `parquet:` their number. A real client with data of its own must set it: taken from its labels,
-            it would tell a server the highest one.
+        classes: The server's class names in its order, by which `folder:` data are numbered; for `npz:`,
+            `parquet:` and `arrow:` their number. A real client with data of its own must set it: taken from
+            its labels, it would tell a server the highest one.
 
     Raises:
         DataError: If `classes` is missing, or the labels do not fit it.
@@ -39,6 +40,7 @@ def load_client_data(
     Traceback (most recent call last):
     refiner.errors.DataError: sample: contains labels beyond classes = 4
     """
+    name = qualified_name(name)
     names = None if isinstance(classes, int) else classes
     if name.startswith(_OWN_DATA) and not hold_out_test:
         expected = "the server's class names, in its order"

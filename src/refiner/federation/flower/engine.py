@@ -13,7 +13,7 @@ from refiner.checks import integer
 from refiner.data.partition import make_partition
 from refiner.data.train_test_split import load_train_and_test
 from refiner.defenses import make_defense
-from refiner.errors import RefinerError
+from refiner.errors import RefinerError, SettingError
 from refiner.federation.experiment import (
     Experiment,
     OnNote,
@@ -33,6 +33,7 @@ from refiner.federation.flower.app_files import (
 from refiner.federation.flower.deployment import Deployment
 from refiner.federation.server import make_server
 from refiner.federation.training import CheckpointConfig, OnRound, ignore_round
+from refiner.models.user_model import is_factory
 
 
 def train_on_flower(
@@ -68,6 +69,7 @@ def train_on_flower(
     Raises:
         RefinerError: If a setting is wrong, or the run failed.
     """
+    _check_model(experiment)
     integer("evaluate_every", experiment.evaluate_every, 1)
     every = integer("checkpoint_every", checkpoint_every, 1)
     checkpoints = CheckpointConfig(folder, every, experiment.fixed_settings())
@@ -136,6 +138,18 @@ def _thread_limit(clients: int) -> dict[str, str]:
     """Each client gets its share of the cores: with more threads than cores, all of them are slower."""
     count = str(max(1, (os.cpu_count() or 1) // clients))
     return {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": count}
+
+
+def _check_model(experiment: Experiment) -> None:
+    """Raise for a model that is not built by its name alone: code is never sent to clients."""
+    own_code = experiment.model if is_factory(experiment.model) else None
+    values = {"model": own_code} | {
+        name: getattr(experiment, name) for name in ("weights", "classes", "mean", "std")
+    }
+    for name, value in values.items():
+        if value is not None:
+            what = "code of your own can be given" if name == "model" else "can be given"
+            raise SettingError(field=name, value=value, problem=f"{what} only with the engine local")
 
 
 def _check_experiment(experiment: Experiment, on_note: OnNote) -> None:
