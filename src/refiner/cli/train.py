@@ -26,7 +26,10 @@ def train(
     ] = "sample",
     size: Size = None,
     model: Annotated[
-        str, typer.Option(help=f"One of {', '.join(MODELS.builtin_names())}, or a plug-in.")
+        str,
+        typer.Option(
+            help=f"One of {', '.join(MODELS.builtin_names())}, or a plug-in; with settings like a defence."
+        ),
     ] = "lenet",
     defense: Annotated[
         str, typer.Option(help="Defence from `refiner defenses`: NAME or NAME:setting=value,…")

@@ -34,7 +34,7 @@ class Experiment:
 
     Args:
         data: A dataset by name, `folder:PATH`, `npz:PATH` or `parquet:PATH`.
-        model: A model by name.
+        model: A model by name, with settings: `resnet18:norm=batch`.
         defense: A defence by name, with settings: `pruning:rate=0.8`.
         partition: How the data are split across clients: `iid` or `dirichlet:CONCENTRATION`.
         server: A server by name, with settings: `fedavgm:server_momentum=0.5`.
@@ -149,7 +149,7 @@ def run_experiment(
     data, test = load_train_and_test(experiment.data, size=experiment.size)
     torch.manual_seed(derive_seed(experiment.training.seed or 0, "model"))
     model = make_model(experiment.model, classes=data.classes, input_shape=tuple(data.images.shape[1:]))
-    task = Task(model.to(device), example=torch.zeros(1, *data.images.shape[1:], device=device))
+    task = Task(model.to(device), example=torch.zeros(2, *data.images.shape[1:], device=device))
     clients = make_clients(task, data)
     busy = DataError(field="out", value=str(folder), problem="another training is writing to it")
     with locked(folder, busy):
@@ -160,6 +160,7 @@ def run_experiment(
             task,
             test,
             experiment.training.rounds,
+            calibration=data.images,
             server=server,
             evaluate_every=experiment.evaluate_every,
             patience=experiment.patience,

@@ -77,7 +77,7 @@ def make_update(
     input_shape = tuple(data.images.shape[1:])
     model = make_model(instructions.model, classes=instructions.classes, input_shape=input_shape)
     device = torch.device(settings.device)
-    task = Task(model.to(device), example=torch.zeros(1, *input_shape, device=device))
+    task = Task(model.to(device), example=torch.zeros(2, *input_shape, device=device))
     set_parameters(task, received_parameters(content, task))
     if settings.seed is not None:
         key, batch_seed = derive_seed(settings.seed, "secret"), settings.seed
