@@ -23,6 +23,7 @@ from refiner.federation.flower.aggregation import Secure, make_aggregation, sess
 from refiner.federation.flower.answered_rounds import begin_round
 from refiner.federation.flower.client_data import load_client_data
 from refiner.federation.flower.client_secrets import (
+    NoFolder,
     client_folder,
     load_defense_state,
     load_secret,
@@ -145,7 +146,7 @@ def client_app(mods: Sequence[Mod] = ()) -> ClientApp:
             # A refusal depends on the request and the client's settings. Any other text, or type of error,
             # may depend on the data: it stays in the client's log.
             print(f"refiner: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-            refused = isinstance(error, RefusedRequest | AggregationError)
+            refused = isinstance(error, RefusedRequest | AggregationError | NoFolder)
             reason = str(error) if refused else "the client sent nothing; see the client's log"
             return Message(Error(code=CLIENT_ERROR, reason=reason), reply_to=message)
         return Message(content, reply_to=message)
