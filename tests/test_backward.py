@@ -1,16 +1,20 @@
 """`backward` in an existing loop: adds to `.grad`, and changes nothing when it fails."""
 
 import gc
+import pickle
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from torch import nn
 
 import refiner
 from refiner.backward import _TASKS, _TASKS_PER_MODEL
 from refiner.data import load_sample
+from refiner.defenses import make_defense
 from refiner.models import MLP
 
 
@@ -102,7 +106,7 @@ def test_a_model_with_changed_attributes_is_validated_again(batch: tuple[torch.T
 
     def gradient() -> torch.Tensor:
         model.zero_grad()
-        return refiner.backward(model, loss, *batch, refiner.NoDefense()).tensors["layer.weight"][0]
+        return refiner.backward(model, loss, *batch, refiner.NoDefense()).update.tensors["layer.weight"][0]
 
     first = gradient()
     model.temperature = 4.0
@@ -154,7 +158,7 @@ def test_in_place_changes_of_a_grad_do_not_change_the_update(
 ) -> None:
     model, loss = MLP(hidden=8), nn.functional.cross_entropy
     for _ in range(2):
-        update = refiner.backward(model, loss, *batch, refiner.NoDefense())
+        update = refiner.backward(model, loss, *batch, refiner.NoDefense()).update
         before = update.flat().clone()
         nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
         assert torch.equal(update.flat(), before)
@@ -167,7 +171,7 @@ def test_a_task_can_be_passed_in_place_of_model_and_loss(batch: tuple[torch.Tens
     expected = [p.grad for p in model.parameters()]
     model.zero_grad()
     by_task = refiner.backward(task, None, *batch, refiner.NoDefense())
-    assert torch.equal(by_task.flat(), by_model.flat())
+    assert torch.equal(by_task.update.flat(), by_model.update.flat())
     for p, grad in zip(model.parameters(), expected, strict=True):
         assert p.grad is not None and grad is not None and torch.equal(p.grad, grad)
     with pytest.raises(refiner.DataError, match=r"^loss with a Task: expected None"):
@@ -206,3 +210,66 @@ def test_a_model_is_validated_once_for_the_same_loss(batch: tuple[torch.Tensor, 
         scaled = lambda scores, labels, factor=factor: factor * loss(scores, labels)  # noqa: E731
         refiner.backward(model, scaled, *batch, refiner.NoDefense())
     assert len(_TASKS[model]) == _TASKS_PER_MODEL
+
+
+def plain_scores(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        scores: torch.Tensor = model(x)
+    return scores
+
+
+COMPUTED = ["none", "pruning:rate=0.5", "refiner:search=always,iterations=2", "refiner-paper:iterations=1+gq"]
+NOT_COMPUTED = ["refiner:search=never", "refiner:search=always,iterations=2,search_budget=0", "soteria"]
+
+
+@pytest.mark.parametrize("spec", COMPUTED + NOT_COMPUTED)
+def test_the_result_has_the_loss_and_scores_of_the_real_data(
+    spec: str, batch: tuple[torch.Tensor, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, loss, defense = refiner.LeNet(), nn.functional.cross_entropy, make_defense(spec)
+    scores = plain_scores(model, batch[0])
+    result = refiner.backward(model, loss, *batch, defense, state=defense.init_state())
+    passes, compute = 0, refiner.Task.scores
+
+    def count(*arguments: Any) -> torch.Tensor:
+        nonlocal passes
+        passes += 1
+        return compute(*arguments)
+
+    monkeypatch.setattr(refiner.Task, "scores", count)
+    torch.testing.assert_close(result.scores, scores)
+    torch.testing.assert_close(result.loss, loss(scores, batch[1]))
+    assert not result.scores.requires_grad and not result.loss.requires_grad
+    # Read again, they cost nothing; the first time they cost a pass only where the defence made none.
+    assert torch.equal(result.scores, result.scores)
+    assert passes == (spec in NOT_COMPUTED)
+
+
+def test_scores_of_a_changed_model_are_refused_not_wrong(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
+    loss = nn.functional.cross_entropy
+    for defense, computed in ((refiner.NoDefense(), True), (refiner.Refiner(search="never"), False)):
+        model = MLP(hidden=8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        before = plain_scores(model, batch[0])
+        result = refiner.backward(model, loss, *batch, defense)
+        optimizer.step()
+        if computed:
+            torch.testing.assert_close(result.scores, before)
+        else:
+            with pytest.raises(
+                refiner.ProtectionError, match=r"read loss or scores before optimizer.step\(\)$"
+            ):
+                _ = result.loss
+
+
+def test_loss_and_scores_are_no_part_of_what_is_sent(
+    batch: tuple[torch.Tensor, torch.Tensor], tmp_path: Path
+) -> None:
+    result = refiner.backward(refiner.LeNet(), nn.functional.cross_entropy, *batch, refiner.NoDefense())
+    result.update.save(tmp_path / "update.safetensors")
+    with safe_open(tmp_path / "update.safetensors", "pt") as file:
+        stored = sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118
+    assert stored == 15826
+    assert repr(result) == "BatchResult(Update(none, victims=1, samples=4, parameters=8))"
+    with pytest.raises(TypeError, match="send its update"):
+        pickle.dumps(result)

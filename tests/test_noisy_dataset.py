@@ -67,7 +67,7 @@ def test_a_model_is_trained_on_augmented_images() -> None:
     state, loss = defense.init_state(), nn.functional.cross_entropy
     loader: DataLoader[Any] = DataLoader(NoisyDataset(PAIRS, defense, crop_and_flip), batch_size=16)
     for x, noisy, y in loader:
-        update = refiner.backward(model, loss, x, y, defense, state=state, noisy=noisy)
+        update = refiner.backward(model, loss, x, y, defense, state=state, noisy=noisy).update
         assert update.samples == 16
     task = Task(model, example=torch.zeros(1, 3, 32, 32))
     never = Refiner(search="never")

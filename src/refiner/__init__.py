@@ -10,6 +10,7 @@ from refiner._version import __version__
 if TYPE_CHECKING:
     from refiner.audit import AuditResult, Tuning, audit
     from refiner.backward import backward
+    from refiner.batch_result import BatchResult
     from refiner.core import Task, Update
     from refiner.core.gradients import flatten, gradients
     from refiner.data import load_sample
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
     from refiner.evaluation import EvaluationNetwork
     from refiner.models import LeNet, ResNet, ViT, resnet10, resnet18, resnet34
     from refiner.noisy_dataset import NoisyDataset
+    from refiner.protected_training import protect_training
 
 __all__ = [
     "AuditResult",
+    "BatchResult",
     "DataError",
     "Defense",
     "EvaluationNetwork",
@@ -43,6 +46,7 @@ __all__ = [
     "flatten",
     "gradients",
     "load_sample",
+    "protect_training",
     "resnet10",
     "resnet18",
     "resnet34",
@@ -52,6 +56,7 @@ __all__ = [
 _MODULES = {
     "audit": ("AuditResult", "Tuning", "audit"),
     "backward": ("backward",),
+    "batch_result": ("BatchResult",),
     "core": ("Task", "Update", "flatten", "gradients"),
     "data": ("load_sample",),
     "defenses": ("Defense", "NoDefense", "Refiner"),
@@ -59,6 +64,7 @@ _MODULES = {
     "evaluation": ("EvaluationNetwork",),
     "models": ("LeNet", "ResNet", "ViT", "resnet10", "resnet18", "resnet34"),
     "noisy_dataset": ("NoisyDataset",),
+    "protected_training": ("protect_training",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

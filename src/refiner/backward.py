@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
+from refiner.batch_result import BatchResult
 from refiner.core.input_checks import check_devices, check_types
 from refiner.core.task import Loss, Task
 from refiner.core.update import Update
@@ -34,7 +35,7 @@ def backward(
     ids: Tensor | None = None,
     state: DefenseState | None = None,
     noisy: Tensor | None = None,
-) -> Update: ...
+) -> BatchResult: ...
 @overload
 def backward(
     model: Task,
@@ -46,7 +47,7 @@ def backward(
     ids: Tensor | None = None,
     state: DefenseState | None = None,
     noisy: Tensor | None = None,
-) -> Update: ...
+) -> BatchResult: ...
 def backward(
     model: nn.Module | Task,
     loss: Loss | None,
@@ -57,7 +58,7 @@ def backward(
     ids: Tensor | None = None,
     state: DefenseState | None = None,
     noisy: Tensor | None = None,
-) -> Update:
+) -> BatchResult:
     """Add the protected gradient of `loss(model(x), y)` to each `.grad`, in place of the raw gradient.
 
     Dropout is off, and batch norm uses the batch's statistics and updates no running statistics: call
@@ -76,7 +77,8 @@ def backward(
             `refiner.NoisyDataset`. Without it an augmented copy gets noise of its own.
 
     Returns:
-        The update whose tensors were added.
+        The update whose tensors were added, and the loss and scores of the real data for the client's own
+        log; only the update may leave the client.
 
     Raises:
         RefinerError: If an argument is wrong, the model is not finite, or the defence fails. No `.grad` is
@@ -85,16 +87,15 @@ def backward(
     >>> import torch
     >>> from refiner import LeNet, Refiner
     >>> model, x, y = LeNet(), torch.rand(2, 3, 32, 32), torch.tensor([3, 5])
-    >>> update = backward(model, nn.functional.cross_entropy, x, y, Refiner(iterations=1))
+    >>> result = backward(model, nn.functional.cross_entropy, x, y, Refiner(iterations=1))
+    >>> result.update
+    Update(refiner, victims=1, samples=2, parameters=8)
+    >>> result.loss.shape, result.scores.shape
+    (torch.Size([]), torch.Size([2, 10]))
     >>> model.head.bias.grad.shape
     torch.Size([10])
     """
-    if not isinstance(defense, Defense):
-        raise SettingError(
-            f"defense = {type(defense).__name__}: expected a Defense such as Refiner()",
-            field="defense",
-            expected="a Defense",
-        )
+    check_defense(defense)
     if isinstance(model, Task):
         if loss is not None:
             raise DataError(
@@ -110,22 +111,54 @@ def backward(
             )
         check_types(model, "x", x)
         model = unwrap_model(model)
-        task = _cached_task(model, loss, x)
-    if not bool(get_total_norm(model.parameters(), math.inf).isfinite()):
+        task = cached_task(model, loss, x)
+    result = protected_batch(task, x, y, defense, ids=ids, state=state, noisy=noisy)
+    add_to_grads(model, result.update)
+    return result
+
+
+def check_defense(defense: Defense) -> None:
+    """Raise a `SettingError` unless `defense` is one."""
+    if not isinstance(defense, Defense):
+        raise SettingError(
+            f"defense = {type(defense).__name__}: expected a Defense such as Refiner()",
+            field="defense",
+            expected="a Defense",
+        )
+
+
+def protected_batch(
+    task: Task,
+    x: Tensor,
+    y: Tensor,
+    defense: Defense,
+    *,
+    ids: Tensor | None = None,
+    state: DefenseState | None = None,
+    noisy: Tensor | None = None,
+) -> BatchResult:
+    """What `backward` returns; no `.grad` is changed."""
+    if not bool(get_total_norm(task.model.parameters(), math.inf).isfinite()):
         raise ProtectionError("model: holds values that are not finite; has the training diverged?")
-    update = defense.protect(task, x, y, ids=ids, state=state, training=True, noisy=noisy)
+    protection = defense.protection(task, x, y, ids=ids, state=state, training=True, noisy=noisy)
+    scores = None if protection.scores is None else protection.scores[0]
+    return BatchResult(protection.update, task, x, y, scores)
+
+
+def add_to_grads(model: nn.Module, update: Update, scale: float = 1.0) -> None:
+    """Add one client's update, times `scale`, to each `.grad` of its model."""
     totals: list[tuple[nn.Parameter, Tensor]] = []
     for name, gradient in update.tensors.items():
-        parameter, added = model.get_parameter(name), gradient[0]
         # A copy: in-place changes of `.grad`, such as clipping, must not change the update.
-        totals.append((parameter, added.clone() if parameter.grad is None else parameter.grad + added))
+        parameter, added = model.get_parameter(name), gradient[0] * scale
+        totals.append((parameter, added if parameter.grad is None else parameter.grad + added))
     for parameter, total in totals:
         parameter.grad = total
-    return update
 
 
-def _cached_task(model: nn.Module, loss: Loss, x: Tensor) -> Task:
+def cached_task(model: nn.Module, loss: Loss, x: Tensor) -> Task:
     """The task of the model as it is; a model whose structure or attributes changed is validated again."""
+    check_types(model, "x", x)
     modules = tuple(
         (name, type(module), id(module), _plain_attributes(module)) for name, module in model.named_modules()
     )

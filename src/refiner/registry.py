@@ -184,20 +184,40 @@ def make_by_name(registry: Mapping[str, Callable[..., T]], field: str, text: str
     Traceback (most recent call last):
     refiner.errors.DataError: setting of adam = 'rate': unknown... Known: lr, betas, eps
     """
-    name, _, rest = text.partition(":")
+    name, written = parse_settings(field, text)
     if name not in registry:
         raise unknown_name(name, registry, field)
-    written: dict[str, object] = {}
-    for assignment in _split_at_commas(rest):
-        key, value = _parse_assignment(assignment, field, text)
-        if key in written:
-            raise DataError(field=field, value=text, problem=f"{key} is set twice")
-        written[key] = value
     known = _setting_names(registry[name])
     for key in (*settings, *written):
         if key not in known:
             raise unknown_name(key, known, f"setting of {name}")
     return registry[name](**{**settings, **written})
+
+
+def parse_settings(field: str, text: str) -> tuple[str, dict[str, object]]:
+    """Return the name and the settings in `NAME` or `NAME:setting=value,…`.
+
+    Args:
+        field: What the name is called in an error, such as "defense".
+        text: The name with its settings.
+
+    Returns:
+        The name, and the values by setting.
+
+    Raises:
+        DataError: If the text is malformed.
+
+    >>> parse_settings("model", "resnet18:norm=batch,groups=4")
+    ('resnet18', {'norm': 'batch', 'groups': 4})
+    """
+    name, _, rest = text.partition(":")
+    settings: dict[str, object] = {}
+    for assignment in _split_at_commas(rest):
+        key, value = _parse_assignment(assignment, field, text)
+        if key in settings:
+            raise DataError(field=field, value=text, problem=f"{key} is set twice")
+        settings[key] = value
+    return name, settings
 
 
 def parse_chain(names: Collection[str], text: str) -> list[str]:

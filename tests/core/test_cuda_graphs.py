@@ -6,7 +6,7 @@ from torch import Tensor
 
 from refiner.core import Task, gradients
 from refiner.core.cuda_graphs import CudaGraphCache, start_on_side_stream
-from refiner.core.gradients import graphed_gradients
+from refiner.core.gradients import graphed_gradients_and_scores
 from refiner.models import LeNet
 
 needs_cuda = pytest.mark.skipif(
@@ -158,5 +158,5 @@ def test_on_a_gpu_graphed_gradients_use_the_current_parameters() -> None:
             for value in task.model.parameters():
                 value.mul_(1 + round / 10)
         expected = gradients(task, x, y)
-        for name, value in graphed_gradients(task, x, y).items():
+        for name, value in graphed_gradients_and_scores(task, x, y)[0].items():
             torch.testing.assert_close(value, expected[name])

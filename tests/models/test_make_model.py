@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from refiner.errors import SettingError
+from refiner.errors import DataError, SettingError
 from refiner.models import MODELS, make_model
 
 SMALL: dict[str, dict[str, object]] = {"vit": {"width": 12, "depth": 1, "heads": 3}}
@@ -17,6 +17,15 @@ def test_the_built_in_models() -> None:
 def test_every_name_builds(name: str) -> None:
     model = make_model(name, classes=7, input_shape=(1, 8, 8), **SMALL.get(name, {}))
     assert model(torch.rand(2, 1, 8, 8)).shape == (2, 7)
+
+
+def test_settings_can_be_part_of_the_name() -> None:
+    model = make_model("resnet10:norm=batch,activation=gelu", norm="group", input_shape=(3, 8, 8))
+    assert any(isinstance(module, torch.nn.BatchNorm2d) for module in model.modules())
+    with pytest.raises(SettingError, match=r"^setting of lenet = 'norm': expected one of 'activation'$"):
+        make_model("lenet:norm=batch")
+    with pytest.raises(DataError, match=r"^lenet: expected NAME:setting=value"):
+        make_model("lenet:batch")
 
 
 @pytest.mark.parametrize("name", ["lenet", "mlp", "resnet10", "vit"])

@@ -1,4 +1,4 @@
-"""Flower's own FedAvg; the server does not change when clients protect their data."""
+"""Flower's own FedAvg; it does not change when clients protect their data."""
 
 import torch
 from flwr.app import ArrayRecord, Context
@@ -6,6 +6,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from model import Net
 from safetensors.torch import save_file
+
+from refiner.federation.flower import trained_arrays
 
 app = ServerApp()
 
@@ -17,4 +19,5 @@ def main(grid: Grid, context: Context) -> None:
     strategy = FedAvg(fraction_evaluate=0.0)
     initial = ArrayRecord(Net().state_dict())
     result = strategy.start(grid, initial, num_rounds=int(context.run_config["rounds"]), timeout=300)
-    save_file(dict(result.arrays.to_torch_state_dict()), str(context.run_config["out"]))
+    weights = trained_arrays(result)  # raises if every client failed; Flower's result is empty then
+    save_file(dict(weights.to_torch_state_dict()), str(context.run_config["out"]))

@@ -13,6 +13,7 @@ from torch import Tensor
 from refiner.cli.common import console, print_json
 from refiner.data import DATASETS, DatasetInfo
 from refiner.data.cache_record import CacheRecord, read_record
+from refiner.data.data_name import OWN_DATA_TEXT
 from refiner.errors import DataError
 
 _MAX_CLASS_COLUMNS = 12
@@ -39,7 +40,7 @@ def show_datasets(as_json: bool) -> None:
     console.print(table, highlight=False)
     if folders := os.environ.get("REFINER_DATA"):
         print_text(f"Datasets that are not in the cache are searched for in REFINER_DATA: {folders}")
-    print_text("Your own data: folder:PATH (images in class folders), npz:PATH, parquet:PATH.")
+    print_text(f"Your own data: its path, or {OWN_DATA_TEXT}.")
 
 
 def _record(name: str, info: DatasetInfo) -> dict[str, object]:

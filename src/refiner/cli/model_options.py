@@ -11,8 +11,8 @@ from refiner.errors import DataError
 Model = Annotated[
     str,
     typer.Option(
-        help=f"Model: one of {', '.join(MODELS)}, a plug-in, or your own code, which is "
-        "imported and run: package.module:factory or path/to/file.py:factory."
+        help=f"Model: one of {', '.join(MODELS)}, a plug-in, with settings like a defence, or your "
+        "own code, which is imported and run: package.module:factory or path/to/file.py:factory."
     ),
 ]
 Weights = Annotated[

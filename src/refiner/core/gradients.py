@@ -53,8 +53,47 @@ def gradients(
     return chunks[0] if len(chunks) == 1 else {n: torch.cat([c[n] for c in chunks]) for n in task.names}
 
 
-def graphed_gradients(task: Task, x: Tensor, y: Tensor) -> Gradients:
-    """`gradients` of the current model; on a GPU calls of the same shapes are replayed from a CUDA graph.
+def gradients_and_scores(
+    task: Task, x: Tensor, y: Tensor, *, parameters: Parameters | None = None
+) -> tuple[Gradients, Tensor]:
+    """`gradients` and the scores of the same pass, neither differentiable.
+
+    Args:
+        task: The model and loss.
+        x: Inputs `[V, B, *input]`.
+        y: Labels `[V, B]`, or probabilities `[V, B, classes]`.
+        parameters: As in `gradients`.
+
+    Returns:
+        Name → `[V, *shape]`, and scores `[V, B, classes]`.
+
+    Raises:
+        DataError: A shape, dtype or device does not fit.
+
+    >>> from refiner.models import LeNet
+    >>> x, y = torch.rand(3, 2, 3, 32, 32), torch.zeros(3, 2, dtype=torch.long)
+    >>> gradients_and_scores(Task(LeNet(), example=x[0]), x, y)[1].shape
+    torch.Size([3, 2, 10])
+    """
+    values, x = _check_inputs(task, x, y, parameters), x.detach()
+    own_models = _per_victim(task, values)
+    if len(x) == 1 and not own_models:
+        gradient, scores = _gradients_of_victim(task, values, x[0], y[0])
+        return gradient, scores[None]
+
+    def loss(values: Parameters, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        scores = task.scores(values, x)
+        return task.loss_of_scores(scores, y), scores
+
+    in_dims = (0 if own_models else None, 0, 0)
+    both: tuple[Gradients, Tensor] = torch.func.vmap(torch.func.grad(loss, has_aux=True), in_dims=in_dims)(
+        dict(values), x, y
+    )
+    return both
+
+
+def graphed_gradients_and_scores(task: Task, x: Tensor, y: Tensor) -> tuple[Gradients, Tensor]:
+    """`gradients_and_scores` of the current model; on a GPU calls of the same shapes replay a CUDA graph.
 
     Args:
         task: The model and loss.
@@ -62,19 +101,22 @@ def graphed_gradients(task: Task, x: Tensor, y: Tensor) -> Gradients:
         y: Labels `[V, B]`, or probabilities `[V, B, classes]`.
 
     Returns:
-        Name → `[V, *shape]`.
+        Name → `[V, *shape]`, and scores `[V, B, classes]`.
 
     >>> from refiner.models import LeNet
     >>> x, y = torch.rand(3, 2, 3, 32, 32), torch.zeros(3, 2, dtype=torch.long)
     >>> task = Task(LeNet(), example=x[0])
-    >>> torch.equal(graphed_gradients(task, x, y)["head.bias"], gradients(task, x, y)["head.bias"])
+    >>> gradient, _ = graphed_gradients_and_scores(task, x, y)
+    >>> torch.equal(gradient["head.bias"], gradients(task, x, y)["head.bias"])
     True
     """
 
-    def flat(parameters: Parameters, x: Tensor, y: Tensor) -> Tensor:
-        return flatten(gradients(task, x, y, parameters=parameters))
+    def flat(parameters: Parameters, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        gradient, scores = gradients_and_scores(task, x, y, parameters=parameters)
+        return flatten(gradient), scores
 
-    return task.unflatten(task.graphed_call("gradients", flat, x, y))
+    flat_gradient, scores = task.graphed_outputs("gradients", flat, x, y)
+    return task.unflatten(flat_gradient), scores
 
 
 def gradients_jvp(
@@ -200,11 +242,19 @@ def _gradients_of_chunk(task: Task, parameters: Parameters, x: Tensor, y: Tensor
     if len(x) > 1 or _per_victim(task, parameters) or (x.requires_grad and torch.is_grad_enabled()):
         # The graph that torch.func records leads to x alone: backward computes no second derivatives in θ.
         return _batched_gradients(task, parameters, x, y)
+    return _gradients_of_victim(task, parameters, x[0], y[0])[0]
+
+
+def _gradients_of_victim(
+    task: Task, parameters: Parameters, x: Tensor, y: Tensor
+) -> tuple[Gradients, Tensor]:
+    """One victim's gradients, name → `[1, *shape]`, and scores `[B, classes]`, by plain autograd."""
     with torch.enable_grad():
         leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
-        loss = task.loss(leaves, x[0], y[0])
+        scores = task.scores(leaves, x)
+        loss = task.loss_of_scores(scores, y)
         values = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-    return {name: g[None] for name, g in zip(leaves, values, strict=True)}
+    return {name: g[None] for name, g in zip(leaves, values, strict=True)}, scores.detach()
 
 
 def _per_victim(task: Task, parameters: Parameters) -> bool:

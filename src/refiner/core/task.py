@@ -196,17 +196,32 @@ class Task:
         >>> task.graphed_call("double", lambda p, x: 2 * task.scores(p, x), torch.zeros(1, 2))
         tensor([[0.]])
         """
+        (result,) = self.graphed_outputs(key, lambda *tensors: (function(*tensors),), *inputs)
+        return result
+
+    def graphed_outputs(
+        self, key: Hashable, function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor
+    ) -> tuple[Tensor, ...]:
+        """`graphed_call` of a function that returns several tensors.
+
+        Args:
+            key: As in `graphed_call`.
+            function: Maps the current parameters and the inputs to a tuple of tensors.
+            inputs: As in `graphed_call`.
+
+        Returns:
+            The function's results.
+        """
         parameters, non_trainable = self.all_tensors()
         count = len(inputs)  # not `inputs` itself: the recording would keep a client's data alive
 
-        def on_tensors(*tensors: Tensor) -> tuple[Tensor]:
+        def on_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
             values = dict(zip(self.names, tensors[count:], strict=True))
-            return (function(values, *tensors[:count]),)
+            return function(values, *tensors[:count])
 
         # A recording reads the non-trainable tensors at the addresses that they have now.
         full_key = (key, tuple(t.data_ptr() for t in non_trainable.values()))
-        (result,) = self.graphs(full_key, on_tensors, [*inputs, *parameters.values()])
-        return result
+        return self.graphs(full_key, on_tensors, [*inputs, *parameters.values()])
 
     def scores(self, parameters: Parameters, x: Tensor) -> Tensor:
         """Class scores of one batch.
@@ -234,7 +249,18 @@ class Task:
         Returns:
             One number.
         """
-        scores = self.scores(parameters, x)
+        return self.loss_of_scores(self.scores(parameters, x), y)
+
+    def loss_of_scores(self, scores: Tensor, y: Tensor) -> Tensor:
+        """The loss of one batch from its scores, in float32 at least.
+
+        Args:
+            scores: `[B, classes]`.
+            y: Labels `[B]`, or probabilities `[B, classes]`.
+
+        Returns:
+            One number.
+        """
         return self.loss_function(scores.to(torch.promote_types(scores.dtype, torch.float32)), y)
 
     @cached_property

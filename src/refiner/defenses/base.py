@@ -139,7 +139,7 @@ class Defense(ABC):
             noisy: As in `protect`.
 
         Returns:
-            The update and, for inspection on the client, the robust data or None.
+            The update and, for the client alone, robust data and scores; None where it computes none.
 
         Raises:
             RefinerError: As `protect`. No update is made.
@@ -219,7 +219,7 @@ class Defense(ABC):
                 settings=self.settings(),
                 replace_non_finite=batch.training,
             )
-            return Protection(update, upload.robust)
+            return Protection(update, upload.robust, upload.scores)
         except RefinerError:
             raise
         except torch.OutOfMemoryError:

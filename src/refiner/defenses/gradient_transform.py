@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 
-from refiner.core.gradients import Gradients, graphed_gradients
+from refiner.core.gradients import Gradients, graphed_gradients_and_scores
 from refiner.core.noise import NoiseSource
 from refiner.core.task import Task
 from refiner.defenses.base import Defense
@@ -35,5 +35,5 @@ class GradientTransform(Defense):
 
     def compute_upload(self, task: Task, batch: Batch) -> Upload:
         """The transformed gradient of the raw data."""
-        gradient = graphed_gradients(task, batch.x, batch.y)
-        return Upload(self.transform(gradient, batch.noise, batch.x.shape[1]))
+        gradient, scores = graphed_gradients_and_scores(task, batch.x, batch.y)
+        return Upload(self.transform(gradient, batch.noise, batch.x.shape[1]), scores=scores)

@@ -209,11 +209,13 @@ class Refiner(RefinerSettings, Defense):
         step, chunks = self.chunk or len(batch.x), []
         for first in range(0, len(batch.x), step):
             chunks.append(self._craft(task, batch.rows(slice(first, first + step))))
-        upload, robust = (t[0] if len(t) == 1 else torch.cat(t) for t in zip(*chunks, strict=True))
-        return Upload(task.unflatten(upload), robust)
+        upload, robust, scores = (t[0] if len(t) == 1 else torch.cat(t) for t in zip(*chunks, strict=True))
+        # With a budget some of them may be those of noisy images.
+        real = scores.numel() > 0 and self.search_budget is None
+        return Upload(task.unflatten(upload), robust, scores if real else None)
 
-    def _craft(self, task: Task, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Uploads `[V, N]` and robust data of some victims; what the state remembers of them is renewed."""
+    def _craft(self, task: Task, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Uploads `[V, N]`, robust data and scores of some victims; what the state remembers is renewed."""
         settings, statistics = self._public_settings, None
         if self.start == "natural":
             statistics = noise_statistics(self.statistics, tuple(batch.x.shape[2:]), batch.x.device)
@@ -244,11 +246,11 @@ class Refiner(RefinerSettings, Defense):
         addresses = tuple(t.data_ptr() for t in others.values())
         key = ("refiner", settings, id(settings.network), iterations, addresses)
         inputs = [batch.x, batch.y, start, searched, residual, *parameters.values()]
-        upload, robust, residual = task.graphs(key, craft, inputs)
+        upload, robust, residual, scores = task.graphs(key, craft, inputs)
         if feedback is not None and self.searches(batch.x.shape[1]):
             feedback.store(clients, residual)
         remember(robust)
-        return upload, robust
+        return upload, robust, scores
 
     def _searched(self, batch: Batch, content_ids: Tensor, state: RefinerState | None) -> Tensor:
         """Which samples `[V, B]` are searched for, if their batch is."""

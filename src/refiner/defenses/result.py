@@ -16,6 +16,8 @@ class Upload:
     """Name → `[V, *shape]`."""
     robust: Tensor | None = None
     """`[V, B, *input]` for a defence that crafts robust data, else None."""
+    scores: Tensor | None = None
+    """The model's scores `[V, B, classes]` of the real data, if the defence has computed them anyway."""
 
 
 @dataclass(frozen=True)
@@ -26,3 +28,5 @@ class Protection:
     """What the client uploads."""
     robust: Tensor | None
     """Robust data `[V, B, *input]`, None if the defence crafts none. It must not leave the client."""
+    scores: Tensor | None = None
+    """Scores `[V, B, classes]` of the real data, if it computed them. They must not leave the client."""

@@ -43,7 +43,8 @@ class Experiment:
 
     Args:
         data: A dataset by name, `folder:PATH`, `npz:PATH` or `parquet:PATH`.
-        model: A model by name, or code of the user's own, as for `refiner.models.build_model`.
+        model: A model by name, with settings: `resnet18:norm=batch`; or code of the user's own, as for
+            `refiner.models.build_model`.
         defense: A defence by name, with settings: `pruning:rate=0.8`.
         partition: How the data are split across clients: `iid` or `dirichlet:CONCENTRATION`.
         server: A server by name, with settings: `fedavgm:server_momentum=0.5`.
@@ -166,7 +167,7 @@ def run_experiment(
     data, test = load_train_and_test(experiment.data, size=experiment.size)
     torch.manual_seed(derive_seed(experiment.training.seed or 0, "model"))
     model = _build_model(experiment, data)
-    task = Task(model.to(device), example=torch.zeros(1, *data.images.shape[1:], device=device))
+    task = Task(model.to(device), example=torch.zeros(2, *data.images.shape[1:], device=device))
     check_model_classes(task, data.labels, experiment.classes)
     clients = make_clients(task, data)
     busy = DataError(field="out", value=str(folder), problem="another training is writing to it")
@@ -178,6 +179,7 @@ def run_experiment(
             task,
             test,
             experiment.training.rounds,
+            calibration=data.images,
             server=server,
             evaluate_every=experiment.evaluate_every,
             patience=experiment.patience,

@@ -26,8 +26,9 @@ def build_model(
     """Build the model that a user describes.
 
     Args:
-        model: One of `MODELS`, or code: `package.module:factory` or `path/to/file.py:factory`. **Code is
-            imported and run**, so it must come from the user; for names from elsewhere there is `make_model`.
+        model: One of `MODELS`, with settings if need be, or code: `package.module:factory` or
+            `path/to/file.py:factory`. **Code is imported and run**, so it must come from the user; for names
+            from elsewhere there is `make_model`.
         classes: Number of classes; a factory gets it if it has a parameter `classes` or `num_classes`.
         input_shape: Shape `(channels, height, width)` of one image; see `make_user_model`.
         weights: File with the weights, see `load_model_weights`; None leaves the model as it is.
@@ -51,7 +52,7 @@ def build_model(
         raise DataError(field=present, value=value, problem=f"can be given only together with {absent}")
     if is_factory(model):
         network = make_user_model(model, classes, input_shape)
-    elif model in MODELS:
+    elif model.partition(":")[0] in MODELS:
         network = make_model(model, classes=classes, input_shape=input_shape)
     else:
         error = unknown_name(model, MODELS, "model")

@@ -11,7 +11,7 @@ from refiner.models.lenet import LeNet
 from refiner.models.mlp import MLP
 from refiner.models.resnet import resnet10, resnet18, resnet34
 from refiner.models.vit import ViT
-from refiner.registry import Registry
+from refiner.registry import Registry, parse_settings
 
 
 def _check_factory(factory: Callable[..., nn.Module]) -> None:
@@ -42,20 +42,25 @@ def make_model(
     """Build a new, untrained model by name.
 
     Args:
-        name: One of `MODELS`.
+        name: One of `MODELS`, optionally with settings: `resnet18:norm=batch`.
         classes: Number of classes, the width of the output.
         input_shape: Shape `(channels, height, width)` of one image.
-        settings: Settings of that model, such as `norm="batch"` of the ResNets.
+        settings: Settings of that model, such as `norm="batch"` of the ResNets; those in `name` take
+            precedence.
 
     Returns:
         The model, with PyTorch's default initialisation drawn from the global random state.
 
     Raises:
         SettingError: If the name or a setting is unknown, or a plug-in's factory returns no module.
+        DataError: If the settings in `name` are malformed.
 
     >>> type(make_model("lenet", classes=100, activation="sigmoid")).__name__
     'LeNet'
     """
+    if isinstance(name, str):  # anything else is refused below
+        name, written = parse_settings("model", name)
+        settings |= written
     factory = MODELS[checks.choice("model", name, MODELS)]
     known = [key for key in inspect.signature(factory).parameters if key not in ("classes", "input_shape")]
     for key in settings:

@@ -24,10 +24,10 @@ _SIZE = ("size", "image_size", "img_size")
 def is_factory(text: str) -> bool:
     """Whether `text` has the form `package.module:factory` or `path/to/file.py:factory`.
 
-    >>> is_factory("nets.small:make"), is_factory("nets/small.py:Net"), is_factory("lenet")
-    (True, True, False)
+    >>> [is_factory(text) for text in ("nets.small:make", "nets/small.py:Net", "resnet18:norm=batch")]
+    [True, True, False]
     """
-    return ":" in text
+    return ":" in text and "=" not in text.rpartition(":")[2]
 
 
 def make_user_model(text: str, classes: int, input_shape: Sequence[int]) -> nn.Module:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from refiner.core.cuda_graphs import start_on_side_stream
-from refiner.core.gradients import flatten, gradients
+from refiner.core.gradients import flatten, gradients, gradients_and_scores
 from refiner.core.precision import tensor_float32
 from refiner.core.task import Parameters, Task
 from refiner.defenses.refine.objective import GradientFunction, Objective
@@ -36,6 +36,8 @@ class Crafted(NamedTuple):
     """`[V, B, *input]`"""
     residual: Tensor
     """`[V, N]`: what error feedback adds to the next target."""
+    scores: Tensor
+    """`[V, B, classes]` of the data whose gradient was searched for; empty without a search."""
 
 
 def craft_robust_data(
@@ -67,12 +69,18 @@ def craft_robust_data(
 
     if not settings.searches(x.shape[1]):
         robust = start.clamp(low, high) if settings.clamp else start
-        return Crafted(float32_gradient(robust), robust, residual)
+        return Crafted(float32_gradient(robust), robust, residual, scores=x.new_empty(0))
 
     searched = searched.view(*x.shape[:2], *(1 for _ in x.shape[2:]))
     x = torch.where(searched, x, start)
-    # In float32: with ε the upload is computed from it.
-    real_gradient = start_on_side_stream(lambda: float32_gradient(x))
+
+    def real_pass() -> tuple[Tensor, Tensor]:
+        # In float32: with ε the upload is computed from it.
+        with tensor_float32(False):
+            gradient, scores = gradients_and_scores(task, x, y, parameters=parameters)
+        return flatten(gradient), scores
+
+    real = start_on_side_stream(real_pass)
     recorded: GradientFunction = gradient
     if settings.solver == "lbfgs" and _records_in_bfloat16(task, x):
         recorded = _bfloat16_gradient(task, parameters, y)
@@ -93,7 +101,7 @@ def craft_robust_data(
         make_utility=lambda: make_utility(
             task,
             parameters,
-            real_gradient() + residual if settings.error_feedback else real_gradient(),
+            real()[0] + residual if settings.error_feedback else real()[0],
             tau=settings.tau,
             element_power=settings.element_power,
             relative=settings.relative,
@@ -111,7 +119,7 @@ def craft_robust_data(
     robust = to_data(variables)
     if settings.clamp:
         robust = robust.clamp(low, high)
-    target, upload = real_gradient(), float32_gradient(robust)
+    (target, scores), upload = real(), float32_gradient(robust)
     if settings.epsilon is not None:
         radius = settings.epsilon * target.norm(dim=1) if settings.epsilon_relative else settings.epsilon
         upload = project(upload, target, radius)
@@ -119,7 +127,7 @@ def craft_robust_data(
         left_over = target + residual - upload
         # A failed round must not spoil later ones.
         residual = torch.where(left_over.isfinite().all(1, keepdim=True), left_over, residual)
-    return Crafted(upload, robust, residual)
+    return Crafted(upload, robust, residual, scores)
 
 
 def _bounded(white: Tensor, limit: float | None) -> Tensor:

@@ -13,5 +13,6 @@ except ImportError:
 
 from refiner.federation.flower.client_secrets import defense_state, secret
 from refiner.federation.flower.mod import defense_mod
+from refiner.federation.flower.trained_arrays import trained_arrays
 
-__all__ = ["defense_mod", "defense_state", "secret"]
+__all__ = ["defense_mod", "defense_state", "secret", "trained_arrays"]

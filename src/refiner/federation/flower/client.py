@@ -23,6 +23,7 @@ from refiner.federation.flower.aggregation import Secure, make_aggregation, sess
 from refiner.federation.flower.answered_rounds import begin_round
 from refiner.federation.flower.client_data import load_client_data
 from refiner.federation.flower.client_secrets import (
+    NoFolder,
     client_folder,
     load_defense_state,
     load_secret,
@@ -77,7 +78,7 @@ def make_update(
     input_shape = tuple(data.images.shape[1:])
     model = make_model(instructions.model, classes=instructions.classes, input_shape=input_shape)
     device = torch.device(settings.device)
-    task = Task(model.to(device), example=torch.zeros(1, *input_shape, device=device))
+    task = Task(model.to(device), example=torch.zeros(2, *input_shape, device=device))
     set_parameters(task, received_parameters(content, task))
     if settings.seed is not None:
         key, batch_seed = derive_seed(settings.seed, "secret"), settings.seed
@@ -145,7 +146,7 @@ def client_app(mods: Sequence[Mod] = ()) -> ClientApp:
             # A refusal depends on the request and the client's settings. Any other text, or type of error,
             # may depend on the data: it stays in the client's log.
             print(f"refiner: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-            refused = isinstance(error, RefusedRequest | AggregationError)
+            refused = isinstance(error, RefusedRequest | AggregationError | NoFolder)
             reason = str(error) if refused else "the client sent nothing; see the client's log"
             return Message(Error(code=CLIENT_ERROR, reason=reason), reply_to=message)
         return Message(content, reply_to=message)

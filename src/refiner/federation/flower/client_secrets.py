@@ -24,19 +24,23 @@ from refiner.files import create_private, file_error, write_atomically
 _OTHERS = 0o077
 
 
+class NoFolder(SettingError):
+    """The node's configuration names no folder. It says nothing of the client's data, and may be sent."""
+
+
 def client_folder(context: Context) -> Path:
     """The client's private folder, as named in its SuperNode's configuration.
 
     >>> from flwr.app import RecordDict
     >>> client_folder(Context(1, 2, {}, RecordDict(), {}))
     Traceback (most recent call last):
-    refiner.errors.SettingError: folder: not in this node's configuration; start it with ...
+    refiner.federation.flower.client_secrets.NoFolder: folder: not in this node's configuration, so ...
     """
     name = context.node_config.get("folder")
     if not isinstance(name, str) or not name:
-        raise SettingError(
-            "folder: not in this node's configuration; start it with "
-            "--node-config 'folder=\"/private/client\"'",
+        raise NoFolder(
+            "folder: not in this node's configuration, so there is no place for its secret; start the "
+            "SuperNode with --node-config 'folder=\"/private/client\"'",
             field="folder",
             value=name,
             expected="a folder on this client",
@@ -44,7 +48,7 @@ def client_folder(context: Context) -> Path:
     folder = Path(name)
     if not folder.is_dir():
         raise DataError(
-            f"folder = {name!r}: no such folder on this client",
+            f"folder = {name!r}: no such folder on this client; create it with mkdir -m 700",
             field="folder",
             value=name,
             expected="a folder on this client",
