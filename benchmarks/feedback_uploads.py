@@ -18,11 +18,11 @@ from pathlib import Path
 import torch
 
 from pixels import client_batches
-from refiner.audit.model_weights import load_model_weights
 from refiner.core import Task
 from refiner.data import load_data
 from refiner.defenses import NoDefense, Refiner
 from refiner.models import make_model
+from refiner.models.model_weights import load_model_weights
 from rows import append_rows
 
 

@@ -25,7 +25,6 @@ from refiner.attacks import make_attack, tunable
 from refiner.audit import Tuning, audit
 from refiner.audit.attacker_images import AttackerImages
 from refiner.audit.from_robust import RobustEstimation, estimate_from_robust
-from refiner.audit.model_weights import load_model_weights
 from refiner.audit.seeds import VICTIMS
 from refiner.audit.uploads import simulator, uploads
 from refiner.core import Task
@@ -33,6 +32,7 @@ from refiner.data import load_data
 from refiner.defenses import NoDefense, make_defense
 from refiner.metrics import blind_guess
 from refiner.models import MODELS, make_model
+from refiner.models.model_weights import load_model_weights
 from rows import append_rows
 
 FIRST_VICTIM, FIRST_TUNING, POOL = 40_000, 39_000, 40_000

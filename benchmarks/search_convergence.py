@@ -23,13 +23,13 @@ import torch
 from torch import Tensor
 
 from pixels import client_batches
-from refiner.audit.model_weights import load_model_weights
 from refiner.core import Task, flatten, gradients
 from refiner.data import load_data
 from refiner.defenses import NoDefense, Refiner
 from refiner.defenses.refine.solver import evaluations
 from refiner.metrics import psnr
 from refiner.models import MODELS, make_model
+from refiner.models.model_weights import load_model_weights
 from refiner.shaped_noise import NaturalNoise
 from rows import append_rows
 

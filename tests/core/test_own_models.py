@@ -50,7 +50,7 @@ def check_wrapped(wrapped: nn.Module, model: nn.Module, note: str) -> None:
         task = Task(wrapped, example=x)
     assert task.names == NAMES and task.model is model
     with pytest.warns(UserWarning, match=note):
-        update = refiner.backward(wrapped, LOSS, x, y, refiner.NoDefense())
+        update = refiner.backward(wrapped, LOSS, x, y, refiner.NoDefense()).update
     assert tuple(update.tensors) == NAMES
     expected = torch.autograd.grad(LOSS(model(x), y), list(model.parameters()))
     for gradient, parameter in zip(expected, wrapped.parameters(), strict=True):

@@ -20,7 +20,7 @@ def test_the_gradient_is_that_of_the_model_on_normalised_images() -> None:
     model, x, y = LeNet(), torch.rand(4, 3, 32, 32), torch.arange(4)
     update = refiner.backward(
         Normalized(model, MEAN, STD), nn.functional.cross_entropy, x, y, refiner.NoDefense()
-    )
+    ).update
     inside = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
     nn.functional.cross_entropy(model(normalize(x)), y).backward()
