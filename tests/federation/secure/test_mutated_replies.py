@@ -16,7 +16,7 @@ from refiner.federation.secure.messages import Message
 
 pytestmark = pytest.mark.hostile
 
-COUNT = int(os.environ.get("REFINER_FUZZ", "0")) or 40
+COUNT = int(os.environ.get("REFINER_FUZZ", "0")) or 20
 HOSTILE, CLIENTS = 1, 5
 
 
