@@ -2,11 +2,22 @@
 
 import contextlib
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
 from refiner.errors import DataError
+
+
+def short_reason(error: BaseException) -> str:
+    """The text of an error about a file on one line of at most 120 characters, without quoted content.
+
+    >>> short_reason(ValueError("File name in directory 'a.npy' and header b'secret' differ."))
+    "File name in directory 'a.npy' and header …"
+    """
+    text = re.sub(r"\bb(['\"]).*", "…", " ".join(str(error).split()))
+    return text if len(text) <= 120 else f"{text[:119]}…"
 
 
 def file_error(path: str | os.PathLike[str], problem: str, expected: str) -> DataError:

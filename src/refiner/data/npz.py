@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from refiner.data.expansion import check_expansion
 from refiner.errors import DataError
-from refiner.files import file_error
+from refiner.files import file_error, short_reason
 
 
 def load_npz(path: Path) -> Mapping[str, NDArray[Any]]:
@@ -34,9 +34,7 @@ def load_npz(path: Path) -> Mapping[str, NDArray[Any]]:
         if isinstance(error, DataError):
             raise
         raise file_error(
-            path, f"not an .npz of plain arrays ({' '.join(str(error).split())})", "an .npz of plain arrays"
+            path, f"not an .npz of plain arrays ({short_reason(error)})", "an .npz of plain arrays"
         ) from error
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, TokenError) as error:
-        raise file_error(
-            path, f"a broken .npz ({' '.join(str(error).split())})", "a complete .npz"
-        ) from error
+        raise file_error(path, f"a broken .npz ({short_reason(error)})", "a complete .npz") from error

@@ -68,7 +68,7 @@ def read_parquet(
                     )
                 labels.append(validate_labels(column.to_numpy(), len(column), str(file)))
                 blocks += _decode(dict(_encoded_images(table, image_column, file)), size)
-    except (arrow.ArrowException, OSError) as error:
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise file_error(
             file, f"can't be read ({' '.join(str(error).split())[:120]})", "a file that can be read"
         ) from error

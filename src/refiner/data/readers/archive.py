@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from refiner.files import file_error
+from refiner.files import file_error, short_reason
 
 # No dataset read here has a larger file or more data in all: such an archive is a decompression bomb.
 _MAX_FILE_BYTES, _MAX_TOTAL_BYTES = 2**31, 2**33
@@ -138,4 +138,6 @@ def _archive_errors(path: Path) -> Iterator[None]:
             path, f"can't be read ({error.strerror or error})", "an archive that can be read"
         ) from error
     except RuntimeError as error:  # a zip with a password
-        raise file_error(path, f"can't be read ({error})", "an archive that can be read") from error
+        raise file_error(
+            path, f"can't be read ({short_reason(error)})", "an archive that can be read"
+        ) from error
