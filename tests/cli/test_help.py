@@ -107,9 +107,9 @@ def test_the_names_in_the_help_are_those_of_the_library() -> None:
     ("command", "settings", "count"),
     [(train_command, EvaluationTrainingSettings, 5), (gan_train_command, GANTrainingSettings, 5)],
 )
-def test_the_defaults_in_the_help_are_those_of_the_library(command: Any, settings: type, count: int) -> None:
+def test_the_defaults_in_the_help_are_those_of_the_library(command: Any, settings: Any, count: int) -> None:
     options = inspect.signature(command).parameters
-    names = [field.name for field in fields(settings) if field.name in options]  # type: ignore[arg-type]
+    names = [field.name for field in fields(settings) if field.name in options]
     assert len(names) == count
     for name in names:
         assert options[name].default == getattr(settings, name), name

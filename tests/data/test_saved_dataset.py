@@ -3,8 +3,9 @@
 import importlib.util
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -16,7 +17,12 @@ from refiner.data import parquet as module
 from refiner.errors import DataError, RefinerError
 
 Pixels = np.ndarray[Any, Any]
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow is missing")
+
+
+@pytest.fixture(autouse=True)
+def _parquet_extra(missing: Callable[[str], NoReturn]) -> None:
+    if importlib.util.find_spec("pyarrow") is None:
+        missing("pyarrow")
 
 
 def encoded(image: Pixels) -> dict[str, object]:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from refiner import LeNet, Task
+from refiner.core.module_inputs import module_input, override_output
 from refiner.core.noise import NoiseSource
 from refiner.data import load_sample
 from refiner.defenses.jacobian_norms import estimated_norms, exact_norms, layer_input
@@ -270,7 +271,7 @@ def test_the_output_of_a_layer_can_be_overridden() -> None:
     x = images(1, 2)[0]
     task = Task(LeNet(input_shape=(3, 16, 16)), example=x)
     before = task.scores(task.parameters(), x)
-    with task.override_output("head", lambda module, r: r[:, :10]):
+    with override_output(task, "head", lambda module, r: r[:, :10]):
         within = task.scores(task.parameters(), x)
-    assert torch.equal(within, task.module_input(task.parameters(), x, "head")[:, :10])
+    assert torch.equal(within, module_input(task, task.parameters(), x, "head")[:, :10])
     assert torch.equal(task.scores(task.parameters(), x), before)

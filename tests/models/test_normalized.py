@@ -37,7 +37,8 @@ def test_an_audit_reconstructs_images_in_0_to_1() -> None:
         task, x, y, defense="none", attack="inverting:iterations=25", metrics=[], control=False
     )
     assert result.means["psnr"].value > 17
-    assert result.settings["model"]["name"] == "MLP on normalised inputs"  # type: ignore[index]
+    model = result.settings["model"]
+    assert isinstance(model, dict) and model["name"] == "MLP on normalised inputs"
 
 
 def test_other_statistics_are_another_audit() -> None:

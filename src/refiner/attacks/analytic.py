@@ -13,6 +13,7 @@ from refiner.attacks.features import LinearLayer, layer_gradient, linear_layers
 from refiner.attacks.label_inference import infer_labels
 from refiner.attacks.observation import Observation
 from refiner.attacks.threat_model import ThreatModel
+from refiner.core.module_inputs import module_input
 from refiner.core.precision import tensor_float32
 from refiner.core.task import Task
 from refiner.errors import DataError
@@ -113,7 +114,7 @@ def _first_layer(task: Task) -> LinearLayer:
         ramp = torch.linspace(0, 1, 2 * math.prod(task.input_shape), dtype=like.dtype, device=like.device)
         x = ramp.view(2, *task.input_shape)
         with torch.no_grad():
-            if torch.equal(task.module_input(parameters, x, layer.name), x.flatten(1)):
+            if torch.equal(module_input(task, parameters, x, layer.name), x.flatten(1)):
                 return layer
     raise DataError(
         field="model",

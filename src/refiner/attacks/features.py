@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from refiner.core.module_inputs import module_input
 from refiner.core.task import Task
 from refiner.errors import DataError
 
@@ -55,7 +56,7 @@ def _gets_one_row_per_sample(task: Task, module: str, inputs: int) -> bool:
     example = next(iter(parameters.values())).new_zeros(2, *task.input_shape)
     try:
         with torch.no_grad():
-            return task.module_input(parameters, example, module).shape == (2, inputs)
+            return module_input(task, parameters, example, module).shape == (2, inputs)
     except DataError:  # it runs more or less than once, or on other rows
         return False
 

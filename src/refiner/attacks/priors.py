@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from refiner import checks
+from refiner.core.module_inputs import input_statistics
 from refiner.core.task import Parameters, Task
 
 
@@ -126,7 +127,7 @@ def _statistics_error(x: Tensor, task: Task, parameters: Parameters, running: Ma
     """The squared difference of the statistics of `x` from the `running` ones of one model, `[V]`."""
 
     def batch_statistics(x: Tensor) -> list[Tensor]:
-        return task.input_statistics(parameters, x, list(running))
+        return input_statistics(task, parameters, x, list(running))
 
     computed = torch.func.vmap(batch_statistics)(x)
     errors = [

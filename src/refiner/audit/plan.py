@@ -19,7 +19,7 @@ from refiner.audit.public_images import choose_public_images
 from refiner.audit.scoring import Scorer
 from refiner.audit.seeds import SEED_OFFSET, SIMULATION, VICTIMS
 from refiner.audit.serialization import to_json_value
-from refiner.audit.settings_identity import settings_digest, third_party_code
+from refiner.audit.settings_identity import model_identity, settings_digest
 from refiner.audit.tuning import Tuning
 from refiner.audit.victim_shapes import with_batch_axis
 from refiner.core.determinism import deterministic_algorithms
@@ -221,7 +221,7 @@ def _settings(plan: Plan) -> dict[str, object]:
             "classes": task.classes,
             "input": list(task.input_shape),
             "sha256": _digest(task.model.state_dict().values()),
-            **third_party_code(task.model),
+            **model_identity(task.model),
             "loss of three fixed scores": _loss_of_fixed_scores(task),
         },
         "data": {

@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,15 +25,21 @@ def settings_digest(settings: Mapping[str, object]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def third_party_code(model: nn.Module) -> dict[str, str]:
-    """Return a checksum of the files in which the modules of a user's model are defined, as a setting.
+def model_identity(model: nn.Module) -> dict[str, str]:
+    """Return checksums of what a model computes besides its weights, as settings.
 
-    Two models of the same weights may compute different scores. Empty for modules of PyTorch and of this
-    library.
+    Two models of the same weights may compute different scores. `structure` is what PyTorch prints of the
+    model, `code` the files in which modules of a user's own are defined: empty for those of PyTorch and of
+    this library.
 
-    >>> third_party_code(nn.Linear(1, 1))
-    {}
+    >>> linear, tanh, relu = nn.Linear(1, 1), nn.Tanh(), nn.ReLU()
+    >>> sorted(model_identity(linear))
+    ['structure sha256']
+    >>> model_identity(nn.Sequential(linear, tanh)) == model_identity(nn.Sequential(linear, relu))
+    False
     """
+    printed = re.sub(r" at 0x[0-9a-f]+", "", repr(model))  # addresses differ in every run
+    identity = {"structure sha256": hashlib.sha256(printed.encode()).hexdigest()}
     files = set()
     for kind in {type(module) for module in model.modules()}:
         if kind.__module__.partition(".")[0] in _OWN_PACKAGES:
@@ -41,10 +48,10 @@ def third_party_code(model: nn.Module) -> dict[str, str]:
             files.add(Path(inspect.getfile(kind)).read_bytes())
         except (OSError, TypeError):  # defined in a session, without a file
             continue
-    if not files:
-        return {}
-    digests = sorted(hashlib.sha256(content).hexdigest() for content in files)
-    return {"code sha256": hashlib.sha256("".join(digests).encode()).hexdigest()}
+    if files:
+        digests = sorted(hashlib.sha256(content).hexdigest() for content in files)
+        identity["code sha256"] = hashlib.sha256("".join(digests).encode()).hexdigest()
+    return identity
 
 
 def first_difference(one: Mapping[str, object], other: Mapping[str, object]) -> str:

@@ -1,11 +1,10 @@
 """Task: a model and its loss as a pure function of (parameters, x, y), with its layers in forward order."""
 
 import copy
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -283,74 +282,9 @@ class Task:
         """The innermost modules of the model's structure, for hooks."""
         return (module for module in self._structure.modules() if not list(module.children()))
 
-    def input_statistics(self, parameters: Parameters, x: Tensor, modules: Sequence[str]) -> list[Tensor]:
-        """Mean and variance of the inputs of some modules, per channel.
-
-        Args:
-            parameters: One model's parameters by name.
-            x: Inputs `[B, *input]` of the model.
-            modules: The modules' names.
-
-        Returns:
-            `[2, channels]` for each module.
-        """
-        statistics: dict[str, Tensor] = {}
-
-        def record(name: str, module_input: Tensor) -> None:
-            var, mean = torch.var_mean(module_input.transpose(0, 1).flatten(1), dim=1, correction=0)
-            statistics[name] = torch.stack([mean, var])
-
-        handles = [
-            self._structure.get_submodule(name).register_forward_pre_hook(
-                lambda _module, args, name=name: record(name, args[0])
-            )
-            for name in modules
-        ]
-        try:
-            self.scores(parameters, x)
-        finally:
-            for handle in handles:
-                handle.remove()
-        return [statistics[name] for name in modules]
-
-    @contextmanager
-    def override_output(
-        self, module: str, function: Callable[[Any, Tensor], Tensor | None]
-    ) -> Iterator[None]:
-        """Inside the block `function(module, input)` replaces a module's output, unless it returns None.
-
-        Args:
-            module: The module's name.
-            function: Called with the module and its input.
-        """
-        submodule = self._structure.get_submodule(module)
-        handle = submodule.register_forward_hook(lambda owner, args, _output: function(owner, args[0]))
-        try:
-            yield
-        finally:
-            handle.remove()
-
-    def module_input(self, parameters: Parameters, x: Tensor, module: str) -> Tensor:
-        """The input that a module gets in a forward pass.
-
-        Args:
-            parameters: One model's parameters by name.
-            x: Inputs `[B, *input]` of the model.
-            module: The module's name.
-
-        Returns:
-            The module's input, one row per sample.
-
-        Raises:
-            DataError: The module runs more or less than once, or not on one row per sample.
-        """
-        calls: list[Tensor] = []
-        with self.override_output(module, lambda _owner, module_input: calls.append(module_input)):
-            self.scores(parameters, x)
-        if len(calls) != 1 or len(calls[0]) != len(x):
-            expected = "a module that runs once in a pass, on one row per sample"
-            raise DataError(f"{module}: expected {expected}", field="module", value=module, expected=expected)
-        return calls[0]
+    def module(self, name: str) -> nn.Module:
+        """A module of the model's structure by name, for hooks."""
+        return self._structure.get_submodule(name)
 
     def _state(self) -> dict[str, Tensor]:
         """The model's current tensors by name, without the buffers that the structure has dropped."""

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from refiner.core.module_inputs import module_input
 from refiner.core.noise import NoiseSource
 from refiner.core.task import Parameters, Task
 from refiner.defenses.receptive_fields import (
@@ -119,7 +120,7 @@ def estimated_norms(
 
 
 def _features(task: Task, layer: str, parameters: Parameters) -> Callable[[Tensor], Tensor]:
-    return lambda x: task.module_input(parameters, x, layer).flatten(1)
+    return lambda x: module_input(task, parameters, x, layer).flatten(1)
 
 
 def _groups(task: Task, x: Tensor) -> Sequence[Tensor]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from refiner.core.convolution import BilinearConv2d
+from refiner.core.module_inputs import module_input
 from refiner.core.task import Task
 
 # Memory for rows of the Jacobian on a CPU, in bytes; on a GPU it is an eighth of the device's memory.
@@ -98,7 +99,7 @@ def _recorded_calls(task: Task, x: Tensor, layer: str) -> tuple[list[_Call], Ten
     handles = [module.register_forward_hook(record) for module in task.modules()]
     try:
         with torch.no_grad():
-            return calls, task.module_input(task.parameters(), x, layer)
+            return calls, module_input(task, task.parameters(), x, layer)
     finally:
         for handle in handles:
             handle.remove()

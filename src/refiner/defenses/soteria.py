@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from refiner import checks
 from refiner.core.finite import make_finite_
 from refiner.core.gradients import Gradients, flatten
+from refiner.core.module_inputs import override_output
 from refiner.core.noise import NoiseSource
 from refiner.core.task import Parameters, Task
 from refiner.defenses.base import Defense
@@ -140,7 +141,7 @@ class Soteria(Defense):
         )
 
         def loss(parameters: Parameters, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-            with task.override_output(layer, forward(mask)):
+            with override_output(task, layer, forward(mask)):
                 return task.loss(parameters, x, y)
 
         def flat(parameters: Parameters, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
