@@ -1,0 +1,85 @@
+"""Plot of accuracy against the strongest attack, for every defence, from the rows of two benchmarks.
+
+    python benchmarks/front_plot.py docs/results docs/results/front.png
+
+Reads learned.jsonl (`learned_attack.py`, single images) and utility.jsonl (`utility.py`, ten clients × 8,000
+rounds). A point is a setting: its PMM, and the highest PSNR and top-1 of all attacks at all states of the
+model. Only settings that both `linear` or `learned` attacked at both states are drawn. Needs matplotlib,
+from the extra `plot`. Draws the figure of docs/results/learned.md.
+"""
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+COLOURS = {
+    "none": "#1b1c1e",
+    "refiner": "#d62728",
+    "dp-gaussian": "#76b7b2",
+    "gq": "#b07aa1",
+    "pruning": "#59a14f",
+    "soteria": "#4e79a7",
+    "refiner-paper": "#f28e2b",
+}
+STATES = {"initial", "trained"}
+PANELS = {"PSNR": "PSNR of the strongest attack, dB", "top-1": "share identified among 1,000"}
+ATTACKS = ("inverting", "linear", "learned")
+Row = dict[str, Any]
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a `.jsonl` file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def settings(attacks: list[Row], trainings: list[Row]) -> list[Row]:
+    """One point for each setting that was attacked at both states and trained."""
+    kept = {
+        row["defense"].removesuffix(",sensitivity=estimated"): row["pmm"]
+        for row in trainings
+        if (row["model"], row["data"], row["clients"], row["rounds"]) == ("lenet", "cifar10", 10, 8000)
+    }
+    by_defense = defaultdict(list)
+    for row in attacks:
+        if row["batch"] == 1 and row["model"] == "lenet" and row["attack"] in ATTACKS:
+            by_defense[row["defense"]].append(row)
+    return [
+        {"defense": name, "pmm": kept[name]} | {key: max(row[key] for row in rows) for key in PANELS}
+        for name, rows in by_defense.items()
+        if name in kept and {row["state"] for row in rows} >= STATES
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("results", type=Path, help="the folder of learned.jsonl and utility.jsonl")
+    parser.add_argument("out", type=Path, help="a .png file")
+    options = parser.parse_args(argv)
+    from matplotlib.figure import Figure
+
+    attacks = read(options.results / "learned.jsonl")
+    points = settings(attacks, read(options.results / "utility.jsonl"))
+    guess = {"PSNR": attacks[0]["own mean colour"], "top-1": 1 / 1000}
+    figure = Figure(figsize=(11, 5), dpi=140, layout="constrained")
+    figure.suptitle("Accuracy kept against the strongest attack on single images, initial or trained model")
+    for axes, (key, label) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
+        axes.axhline(guess[key], color="#5b5e63", linewidth=1)
+        axes.annotate("blind guess", (20, guess[key]), (2, 4), textcoords="offset points", color="#5b5e63")
+        for name, colour in COLOURS.items():
+            line = sorted((p["pmm"], p[key]) for p in points if p["defense"].partition(":")[0] == name)
+            if line:
+                axes.plot(*zip(*line, strict=True), color=colour, marker="o", label=name)
+        axes.set(xlabel="accuracy relative to undefended training, %", ylabel=label, xlim=(18, 104))
+        axes.grid(color="#d8d5cc", linewidth=0.7)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure.savefig(options.out)
+
+
+if __name__ == "__main__":
+    main()
