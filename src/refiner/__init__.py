@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from refiner.models import LeNet, ResNet, ViT, resnet10, resnet18, resnet34
     from refiner.noisy_dataset import NoisyDataset
     from refiner.protected_training import protect_training
+    from refiner.recommendation import recommend
 
 __all__ = [
     "AuditResult",
@@ -47,6 +48,7 @@ __all__ = [
     "gradients",
     "load_sample",
     "protect_training",
+    "recommend",
     "resnet10",
     "resnet18",
     "resnet34",
@@ -65,6 +67,7 @@ _MODULES = {
     "models": ("LeNet", "ResNet", "ViT", "resnet10", "resnet18", "resnet34"),
     "noisy_dataset": ("NoisyDataset",),
     "protected_training": ("protect_training",),
+    "recommendation": ("recommend",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -76,6 +76,7 @@ __all__ = [
     "Sweep",
     "ThreatModel",
     "TotalVariation",
+    "attack_with_iterations",
     "infer_labels",
     "make_attack",
     "tunable",
@@ -116,3 +117,29 @@ def make_attack(text: str, **settings: object) -> Attack:
             )
         attack = make_by_name(ATTACKS, "attack", link, attack=attack)
     return attack
+
+
+def attack_with_iterations(text: str, iterations: int | None) -> Attack:
+    """Return an attack by its name, with so many iterations if it iterates.
+
+    Args:
+        text: As for `make_attack`; iterations in it take precedence.
+        iterations: The iterations; None for the attack's own.
+
+    Returns:
+        The attack.
+
+    Raises:
+        RefinerError: As `make_attack`.
+
+    >>> attack_with_iterations("inverting", 7).settings()["iterations"]
+    7
+    >>> attack_with_iterations("linear", 7).name
+    'linear'
+    """
+    attack = make_attack(text)
+    # A chain has the settings of its parts, as "inverting.iterations".
+    names = {name.rpartition(".")[2] for name in attack.settings()}
+    if iterations is None or "iterations" not in names:
+        return attack
+    return make_attack(text, iterations=iterations)

@@ -12,7 +12,9 @@ from refiner.defenses import Defense, NoDefense
 
 # Victims that are timed on a CPU; on a GPU all of them take hardly longer than one.
 _TIMED_VICTIMS = 2
-# If one iteration takes longer than this, it is not repeated.
+# Uploads that are timed if they are quick.
+_TIMED_UPLOADS = 32
+# If one iteration or upload takes longer than this, it is not repeated.
 _ENOUGH_SECONDS = 2.0
 # A run that takes longer is pointed out, and the scale offered that takes so long.
 _LONG_SECONDS, _SHORT_SECONDS = 1800.0, 600.0
@@ -43,14 +45,14 @@ class Duration:
     @property
     def text(self) -> str:
         """The time, and what could be run instead if it is long."""
-        text = f"about {_time_text(self.seconds)}"
+        text = f"about {time_text(self.seconds)}"
         if not self.is_long or not self.iterations:
             return text
         victims = min(self.victims, _LEAST_VICTIMS)
         share = _SHORT_SECONDS / self.seconds * self.victims / victims
         iterations = max(min(self.iterations, _LEAST_ITERATIONS), int(share * self.iterations))
         shorter = self.seconds * victims * iterations / (self.victims * self.iterations)
-        return f"{text}; --victims {victims} --iterations {iterations} would take about {_time_text(shorter)}"
+        return f"{text}; --victims {victims} --iterations {iterations} would take about {time_text(shorter)}"
 
 
 def estimate_duration(plans: Sequence[Plan]) -> Duration:
@@ -104,10 +106,18 @@ def _seconds_of_an_iteration(plan: Plan) -> float:
 
 def _seconds_of_an_upload(task: Task, defense: Defense, plan: Plan) -> float:
     """The time that the attacker takes to simulate the upload of one client."""
-    rows = slice(0, None if plan.x.is_cuda else _TIMED_VICTIMS)
-    start = time.perf_counter()
-    uploads(task, defense, plan.x[rows], plan.y[rows], labels=False, seed=plan.seed + VICTIMS)
-    return (time.perf_counter() - start) / len(plan.y[rows])
+
+    def seconds(victims: int) -> float:
+        start = time.perf_counter()
+        uploads(task, defense, plan.x[:victims], plan.y[:victims], labels=False, seed=plan.seed + VICTIMS)
+        return time.perf_counter() - start
+
+    first = seconds(_TIMED_VICTIMS)
+    if first > _ENOUGH_SECONDS:
+        return first / min(_TIMED_VICTIMS, len(plan.y))
+    # Many at once are quicker than one by one, and what the first call loads counts once.
+    count = min(_TIMED_UPLOADS, len(plan.y))
+    return seconds(count) / count
 
 
 def _tuning_iterations(plan: Plan) -> int:
@@ -117,10 +127,10 @@ def _tuning_iterations(plan: Plan) -> int:
     return len(plan.tuning.y) * int(sum(point.get("iterations", 0) for point in grid))
 
 
-def _time_text(seconds: float) -> str:
+def time_text(seconds: float) -> str:
     """Seconds as text in one unit.
 
-    >>> [_time_text(seconds) for seconds in (8, 95, 5000, 300000)]
+    >>> [time_text(seconds) for seconds in (8, 95, 5000, 300000)]
     ['8 s', '2 min', '1.4 h', '3.5 days']
     """
     if seconds < 90:

@@ -14,6 +14,7 @@ from refiner.cli.gan import gan
 from refiner.cli.identity import identity
 from refiner.cli.noise import noise
 from refiner.cli.one_line_group import OneLineGroup
+from refiner.cli.recommend import recommend
 from refiner.cli.refine import refine
 from refiner.cli.train import train
 
@@ -24,6 +25,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(audit)
+app.command()(recommend)
 app.command()(refine)
 app.command()(train)
 app.command()(defenses)

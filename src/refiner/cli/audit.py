@@ -119,15 +119,10 @@ def audit(
     with one_line_errors(command):
         import torch
 
-        from refiner.attacks import Attack, tunable
+        from refiner.attacks import Attack, attack_with_iterations, tunable
         from refiner.audit import Plan, Tuning, load_victims, write_report
         from refiner.audit.auto_attacks import AUTO
-        from refiner.cli.audit_steps import (
-            attack_with_iterations,
-            choose_attacks,
-            run_plans,
-            threat_model,
-        )
+        from refiner.cli.audit_steps import choose_attacks, run_plans, threat_model
         from refiner.cli.audit_table import print_results, results_record
         from refiner.core import Task
         from refiner.core.determinism import deterministic_algorithms

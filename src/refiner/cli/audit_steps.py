@@ -9,7 +9,7 @@ import torch
 import typer
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from refiner.attacks import Attack, ThreatModel, make_attack
+from refiner.attacks import Attack, ThreatModel
 from refiner.audit import AuditResult, Plan, audit_all
 from refiner.audit.auto_attacks import undefended_plans, working_attacks
 from refiner.audit.duration import estimate_duration
@@ -21,16 +21,6 @@ from refiner.cli.common import print_line
 from refiner.cli.progress import Rate, progress_bar
 from refiner.defenses import NoDefense
 from refiner.errors import DataError
-
-
-def attack_with_iterations(text: str, iterations: int | None) -> Attack:
-    """Return the attack of that name, with `iterations` if it is given and the attack iterates."""
-    attack = make_attack(text)
-    # A chain has the settings of its parts, as "inverting.iterations".
-    names = {name.rpartition(".")[2] for name in attack.settings()}
-    if iterations is None or "iterations" not in names:
-        return attack
-    return make_attack(text, iterations=iterations)
 
 
 def threat_model(grants: Sequence[str], denials: Sequence[str]) -> ThreatModel:

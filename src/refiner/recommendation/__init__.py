@@ -1,0 +1,20 @@
+"""Recommendations: which defence to take for a model and its data, how strong, and at what price."""
+
+from refiner.recommendation.candidates import CANDIDATES
+from refiner.recommendation.price import Price
+from refiner.recommendation.result import Recommendation, Row
+from refiner.recommendation.run_recommendation import recommend
+from refiner.recommendation.search_plan import Rung, SearchPlan
+from refiner.recommendation.target import Evidence, Target
+
+__all__ = [
+    "CANDIDATES",
+    "Evidence",
+    "Price",
+    "Recommendation",
+    "Row",
+    "Rung",
+    "SearchPlan",
+    "Target",
+    "recommend",
+]

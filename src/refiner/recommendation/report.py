@@ -1,0 +1,128 @@
+"""The table of a recommendation, and its page."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from refiner.recommendation.result import Recommendation, Row
+from refiner.recommendation.search_plan import SearchPlan
+from refiner.report import Cell, Page, Section, SettingsTable, Table, write_page
+
+COLUMNS = (
+    "defence",
+    "target",
+    "strongest attack",
+    "PSNR, dB",
+    "visible",
+    "identifiable",
+    "gradient error",
+    "PMM, %",
+    "time",
+    "bytes",
+    "clients",
+)
+
+
+def table_rows(recommendation: Recommendation) -> list[list[str | Cell]]:
+    """Return a row for every candidate in the order of preference, and one for undefended uploads."""
+    bare = recommendation.undefended
+    return [
+        *([_row(row) for row in recommendation.rows]),
+        [
+            "none",
+            "–",
+            bare.attack,
+            f"{bare.psnr.value:.1f}",
+            str(bare.visible),
+            str(bare.identifiable),
+            "0",
+            "100" if any(row.price.pmm is not None for row in recommendation.rows) else "–",
+            "1 ×",
+            "–",
+            str(bare.visible.total),
+        ],
+    ]
+
+
+def _row(row: Row) -> list[str | Cell]:
+    worst, price = row.evidence.or_worse(row.trained), row.price
+    met = "met" if row.is_met else "missed"
+    return [
+        row.defense,
+        met if row.is_final else f"{met} so far" if row.is_met else met,
+        worst.attack,
+        f"{worst.psnr.value:.1f}",
+        str(worst.visible),
+        str(worst.identifiable),
+        f"{price.gradient_error:.2g}",
+        "–" if price.pmm is None else f"{price.pmm:.1f}",
+        Cell(f"{price.slowdown:.{0 if price.slowdown >= 10 else 1}f} ×", value=price.slowdown),
+        "–" if price.upload_bytes is None else f"{price.upload_bytes:,}",
+        str(row.clients),
+    ]
+
+
+def write_recommendation(path: Path, recommendation: Recommendation, source: str = "") -> Path:
+    """Write a recommendation as one self-contained HTML file.
+
+    Args:
+        path: The file.
+        recommendation: What `recommend` returned.
+        source: Where the images come from, as shown on the page.
+
+    Returns:
+        The path.
+
+    Raises:
+        DataError: The file can't be written.
+    """
+    plan = recommendation.plan
+    sections: list[Section] = [
+        Table(
+            "What every defence reaches, and what it costs",
+            COLUMNS,
+            table_rows(recommendation),
+            _note(recommendation),
+            definitions(plan),
+        ),
+        SettingsTable({"plan": recommendation.record()["plan"]}, note="The same plan gives the same result."),
+    ]
+    page = Page(
+        title="Which defence to take",
+        summary=recommendation.sentence,
+        facts=[
+            ("target", plan.target.text),
+            ("batch size", str(plan.batch)),
+            ("attacks that work", ", ".join(recommendation.attacks) or "none"),
+            *([("images from", source)] if source else []),
+        ],
+        sections=sections,
+        note=recommendation.code.splitlines(),
+        made=datetime.now(UTC).replace(microsecond=0),
+    )
+    return write_page(path, page)
+
+
+def _note(recommendation: Recommendation) -> str:
+    text = "Candidates that meet the target come first, then the cheaper ones. "
+    if recommendation.failing:
+        text += f"Without effect on this model: {', '.join(recommendation.failing)}. "
+    for name, reason in recommendation.skipped.items():
+        text += f"{name} does not apply: {reason}. "
+    return text.strip()
+
+
+def definitions(plan: SearchPlan) -> list[tuple[str, str]]:
+    """Return what each column means."""
+    return [
+        ("target", f"Whether it is met: {plan.target.text}. “So far”: left behind before the last rung."),
+        ("PSNR", "Of the strongest attack, on the untrained or the trained model; higher reveals more."),
+        ("visible, identifiable", "Images by the attack that gives most away."),
+        (
+            "gradient error",
+            f"Of an upload with batches of {plan.batch}, relative to the gradient's length. Noise that is "
+            "fresh in every upload averages out in a training: compare PMM then.",
+        ),
+        ("PMM", "Accuracy after a short training relative to undefended; – if it was not measured."),
+        ("time", "Of one upload, in multiples of an undefended one."),
+        ("clients", "How many were attacked: more for candidates that came further."),
+    ]

@@ -1,0 +1,93 @@
+"""The result of a search for a defence: one recommendation, and what every candidate reached."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from refiner.defenses import make_defense
+from refiner.recommendation.price import Price
+from refiner.recommendation.search_plan import SearchPlan
+from refiner.recommendation.target import Evidence
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of one defence."""
+
+    defense: str
+    """Its name with settings."""
+    evidence: Evidence
+    price: Price
+    clients: int
+    """The clients that were attacked, more the further the defence came."""
+    is_met: bool
+    """Whether the target is met, as far as it was measured."""
+    is_final: bool
+    """Whether it was measured in the last rung; others were left behind."""
+    trained: Evidence | None = None
+    """The same attacks on the model after the short training; None if there was none."""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Which defence to take, and why.
+
+    Attributes:
+        chosen: The defence, by name with settings; None if no candidate meets the target.
+        rows: All candidates that apply, those that meet the target first, then by price.
+        undefended: What the attacks reach without a defence.
+        attacks: The attacks that work on this model.
+        failing: Attacks that were tried and reveal nothing of undefended uploads.
+        skipped: Candidates that don't apply to this model or data, with the reason.
+        plan: What was run.
+    """
+
+    chosen: str | None
+    rows: tuple[Row, ...]
+    undefended: Evidence
+    attacks: tuple[str, ...]
+    failing: tuple[str, ...]
+    skipped: dict[str, str]
+    plan: SearchPlan
+
+    @property
+    def sentence(self) -> str:
+        """The recommendation in one sentence, and what it leaves open."""
+        if not self.attacks:
+            return (
+                f"No recommendation: no attack works on this model without a defence (the best reaches "
+                f"{self.undefended.psnr.value:.1f} dB, a blind guess {self.undefended.blind_psnr:.1f}), so "
+                "that none can show what a defence does."
+            )
+        target = self.plan.target.text
+        row = next((row for row in self.rows if row.defense == self.chosen), None)
+        if row is None:
+            return f"No candidate meets the target ({target}); the table shows what each of them reaches."
+        worst = row.evidence.or_worse(row.trained)
+        price = f"its uploads differ from the gradient by {row.price.gradient_error:.2g} of its length"
+        if row.price.pmm is not None:
+            price = f"a short training keeps {row.price.pmm:.1f} % of the accuracy"
+        untrained = "" if row.trained else " Measured on these weights only: a trained model may leak more."
+        return (
+            f"Take {row.defense}: the strongest attack, {worst.attack}, reaches {worst.psnr.value:.1f} dB "
+            f"(a blind guess {worst.blind_psnr:.1f}, undefended {self.undefended.psnr.value:.1f}), "
+            f"{worst.visible} images are visible, {worst.identifiable} identifiable, and with batches of "
+            f"{self.plan.batch} {price}.{untrained}"
+        )
+
+    @property
+    def code(self) -> str:
+        """The lines for a training loop; empty without a recommendation."""
+        if self.chosen is None:
+            return ""
+        secret = ", secret=SECRET" if make_defense(self.chosen).uses_secret_key else ""
+        return (
+            "from refiner.defenses import make_defense\n"
+            + ("SECRET = ...  # 32 random bytes, stored by the client\n" if secret else "")
+            + f'defense = make_defense("{self.chosen}"{secret})\n'
+            "state = defense.init_state()  # for the whole training\n"
+            "refiner.backward(model, loss, x, y, defense, state=state)  # for loss(model(x), y).backward()"
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Return everything as JSON values."""
+        return {"sentence": self.sentence, "code": self.code, **asdict(self)}

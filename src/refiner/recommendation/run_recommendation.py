@@ -1,0 +1,195 @@
+"""`recommend`: which defence to take for a model and its data, how strong, and at what price."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from refiner import checks
+from refiner.attacks import attack_with_iterations
+from refiner.audit import Plan, Tuning, Victims, audit_all, estimate_duration
+from refiner.core.task import Task
+from refiner.errors import DataError, RefinerError
+from refiner.recommendation.candidates import CANDIDATES, check_candidates
+from refiner.recommendation.result import Recommendation
+from refiner.recommendation.search import TUNING_GRID, Note, Search
+from refiner.recommendation.search_plan import DEFAULT_BUDGET, SearchPlan, Work, choose_rungs
+from refiner.recommendation.target import Target
+
+MOST_VICTIMS, TUNING_VICTIMS, POOL, PUBLIC = 64, 4, 3000, 1000
+# One of so many images is attacked, so that most are left to learn from and to train on.
+_IMAGES_PER_VICTIM = 4
+_TIMED_ITERATIONS = 1000
+
+
+def recommend(
+    task: Task,
+    x: Tensor,
+    y: Tensor,
+    *,
+    batch: int = 32,
+    target: Target | None = None,
+    budget: float = DEFAULT_BUDGET,
+    defenses: Sequence[str] = CANDIDATES,
+    attacks: Sequence[str] | None = None,
+    training_rounds: int = 0,
+    lr: float = 0.01,
+    seed: int = 0,
+    plan: SearchPlan | None = None,
+    out: Path | None = None,
+    note: Note = lambda text: None,
+) -> Recommendation:
+    """Return which of several defences to take: the cheapest that meets a target against working attacks.
+
+    Attacks are first run without a defence; those that reveal nothing then are not used. All defences are
+    attacked on few clients, and the better ones on more. The price of a defence is the error of its uploads
+    at the real batch size, or the accuracy of a short training.
+
+    Args:
+        task: The model and its loss.
+        x: Images in 0..1, `[N, C, H, W]`: a quarter of them, at most 64, are attacked as single-image
+            uploads, the worst case; attackers learn from others.
+        y: Their labels `[N]`.
+        batch: The batch size of the training that is to be protected.
+        target: What a defence has to achieve; by default no attack may be better than a blind guess.
+        budget: About how many seconds the attacks may take.
+        defenses: The candidates, by name with settings.
+        attacks: The attacks to try; None for `linear`, `analytic`, `inverting` and on a GPU `learned`.
+        training_rounds: Rounds of short trainings that measure the accuracy which the finalists keep, after
+            which the trained model is attacked too; 0 for none.
+        lr: The learning rate of these trainings.
+        seed: Seed of everything random.
+        plan: What to run, instead of what `budget` allows; its own settings replace those given here.
+        out: A folder for results; the same call with it continues an interrupted search.
+        note: Called with a line about every step.
+
+    Returns:
+        The recommendation, with what was measured of all candidates.
+
+    Raises:
+        RefinerError: Images, labels or settings are wrong.
+    """
+    images = split_images(task, x, y)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) if out is None else out
+        plan = plan or make_plan(
+            task,
+            images,
+            batch=batch,
+            target=target or Target(),
+            budget=budget,
+            defenses=defenses,
+            attacks=attacks,
+            training_rounds=training_rounds,
+            lr=lr,
+            seed=seed,
+        )
+        note(plan.text)
+        return Search(task, images, plan, folder, lambda plans: audit_all(plans, folder), note).run()
+
+
+def split_images(task: Task, x: Tensor, y: Tensor) -> Victims:
+    """Split labelled images into clients of one image to attack, images to tune on, and images to learn from.
+
+    Args:
+        task: The model and its loss.
+        x: Images `[N, C, H, W]`.
+        y: Labels `[N]`.
+
+    Returns:
+        The parts.
+
+    Raises:
+        DataError: There are fewer than 8 images.
+    """
+    if len(x) < 2 * _IMAGES_PER_VICTIM or len(x) != len(y):
+        raise DataError(field="x", value=x, expected="at least 8 images, and one label for each")
+    count = victim_count(len(x))
+    first = count + TUNING_VICTIMS
+    return Victims(
+        x[:count, None],
+        y[:count, None],
+        [f"image {number}" for number in range(1, count + 1)],
+        x[first : first + PUBLIC] if len(x) > first else None,
+        task.classes,
+        f"{len(x)} images",
+        x[count:first, None],
+        y[count:first, None],
+        (x[first : first + POOL], y[first : first + POOL]) if len(x) > first else None,
+    )
+
+
+def victim_count(images: int) -> int:
+    """Return how many of so many images are attacked.
+
+    >>> victim_count(12), victim_count(200), victim_count(50_000)
+    (3, 50, 64)
+    """
+    return min(MOST_VICTIMS, max(2, images // _IMAGES_PER_VICTIM))
+
+
+def make_plan(
+    task: Task,
+    images: Victims,
+    *,
+    batch: int,
+    target: Target,
+    budget: float,
+    defenses: Sequence[str],
+    attacks: Sequence[str] | None,
+    training_rounds: int,
+    lr: float,
+    seed: int,
+) -> SearchPlan:
+    """Return the most thorough plan that a budget allows on this machine; arguments as in `recommend`."""
+    candidates = check_candidates(tuple(defenses))
+    on_gpu = next(iter(task.parameters().values())).is_cuda
+    names = tuple(attacks or ("analytic", "linear", *(("learned",) if on_gpu else ()), "inverting"))
+    checks.number("budget", budget, 0, above=True)
+    work, tuning_runs = _measure_work(task, images, candidates, names, seed)
+    rungs, seconds = choose_rungs(
+        budget, work, candidates=len(candidates), victims=len(images.y), tuning_runs=tuning_runs
+    )
+    return SearchPlan(
+        candidates,
+        names,
+        rungs,
+        target,
+        batch,
+        TUNING_VICTIMS if images.tuning_x is not None else 0,
+        training_rounds,
+        lr,
+        seed,
+        float(budget),
+        round(seconds, 1),
+    )
+
+
+def _measure_work(
+    task: Task, images: Victims, candidates: Sequence[str], attacks: Sequence[str], seed: int
+) -> tuple[Work, float]:
+    """What measuring takes, and how many clients' runs the tuning of an attack amounts to."""
+    device = next(iter(task.parameters().values())).device
+    x, y = images.x[:MOST_VICTIMS].to(device), images.y[:MOST_VICTIMS].to(device)
+    iterating, learning, tuning_runs = [], [], 0.0
+    for name in attacks:
+        attack = attack_with_iterations(name, _TIMED_ITERATIONS)
+        for defense in ("none", *candidates):
+            try:
+                plan = Plan.of(
+                    task, x, y, defense=defense, attack=attack, pool=images.pool, metrics=[], seed=seed
+                )
+            except RefinerError:
+                continue  # the search says why
+            if plan.attacker_images is not None:
+                learning.append(plan)
+            elif defense == "none" and "iterations" in attack.settings():
+                iterating.append(plan)
+                grid = Tuning(x[:1], y[:1], **TUNING_GRID).grid(attack)
+                shares = sum(point["iterations"] / _TIMED_ITERATIONS for point in grid)
+                tuning_runs = max(tuning_runs, TUNING_VICTIMS * shares)
+    seconds = estimate_duration(iterating).seconds if iterating else 0.0
+    learning_seconds = estimate_duration(learning).seconds if learning else 0.0
+    runs = len(candidates) + 1
+    return Work(seconds / (len(y) * _TIMED_ITERATIONS), learning_seconds / runs), tuning_runs

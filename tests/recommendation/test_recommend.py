@@ -1,0 +1,186 @@
+"""Recommendations on real images: an MLP, of which every undefended upload shows its image."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import refiner
+from refiner.cli import app
+from refiner.core import Task
+from refiner.core.gradients import flatten, gradients
+from refiner.defenses import make_defense
+from refiner.errors import DataError
+from refiner.recommendation import Recommendation, Rung, SearchPlan, Target
+from refiner.recommendation.price import measure_price
+
+CANDIDATES = ("gq:bits=8", "dp-gaussian:magnitude=10,clip=none", "dp-gaussian:magnitude=100,clip=none")
+
+
+def mlp() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 16), nn.Sigmoid(), nn.Linear(16, 10))
+
+
+def plan(**changes: object) -> SearchPlan:
+    settings = {
+        "candidates": CANDIDATES,
+        "attacks": ("analytic",),
+        "rungs": (Rung(4, 1, 3), Rung(16, 1, 2)),
+        "target": Target(),
+        "batch": 16,
+        "tuning_victims": 0,
+        "training_rounds": 0,
+        "lr": 0.1,
+        "seed": 0,
+        "budget": 60.0,
+        "seconds": 1.0,
+    }
+    return SearchPlan(**(settings | changes))  # type: ignore[arg-type]
+
+
+def recommend(notes: list[str] | None = None, **changes: object) -> Recommendation:
+    data = refiner.load_sample()
+    task = Task(mlp(), example=data.images[:2])
+    return refiner.recommend(
+        task, data.images, data.labels, plan=plan(**changes), note=(notes if notes is not None else []).append
+    )
+
+
+@pytest.fixture(scope="module")
+def found() -> Recommendation:
+    return recommend()
+
+
+def test_the_cheapest_defence_that_meets_the_target_is_recommended(found: Recommendation) -> None:
+    assert found.undefended.psnr.value > 60 and found.undefended.visible.value == 1
+    # Without its noise the gradient shows the image; ten times as much noise costs ten times as much.
+    assert found.chosen == CANDIDATES[1]
+    assert f"Take {CANDIDATES[1]}: the strongest attack, analytic, reaches" in found.sentence
+    by_name = {row.defense: row for row in found.rows}
+    assert not by_name["gq:bits=8"].is_met and not by_name["gq:bits=8"].is_final
+    weak, strong = (by_name[name].price.gradient_error for name in CANDIDATES[1:])
+    assert strong == pytest.approx(10 * weak, rel=0.1)
+
+
+def test_the_same_plan_gives_the_same_recommendation(found: Recommendation) -> None:
+    again = recommend()
+    assert again.chosen == found.chosen
+    assert [row.evidence for row in again.rows] == [row.evidence for row in found.rows]
+
+
+def test_the_recommended_lines_run(found: Recommendation) -> None:
+    data = refiner.load_sample()
+    model = mlp()
+    names = {
+        "model": model,
+        "loss": nn.functional.cross_entropy,
+        "x": data.images[:16],
+        "y": data.labels[:16],
+    }
+    exec(found.code, names | {"refiner": refiner})
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_if_nothing_meets_the_target_it_says_so() -> None:
+    found = recommend(candidates=("gq:bits=8", "pruning:rate=0.1"))
+    assert found.chosen is None and found.code == ""
+    assert found.sentence.startswith("No candidate meets the target (no attack better than a blind guess)")
+    assert len(found.rows) == 2
+
+
+def test_candidates_left_behind_are_measured_before_giving_up() -> None:
+    # On two clients both noises meet this target, and only the cheaper one reaches the last rung; on sixteen
+    # clients neither does.
+    notes: list[str] = []
+    found = recommend(notes, rungs=(Rung(2, 1, 3), Rung(16, 1, 1)), target=Target(max_psnr=5.0))
+    assert [row.defense for row in found.rows if row.is_final] == list(CANDIDATES[:0:-1])
+    assert found.chosen is None
+    assert f"no finalist meets the target; next: {CANDIDATES[2]}" in notes
+
+
+def test_a_model_on_which_no_attack_works_gets_no_recommendation() -> None:
+    data = refiner.load_sample()
+    task = Task(refiner.LeNet(), example=data.images[:2])
+    weak = plan(attacks=("inverting:lr=1e-9",), rungs=(Rung(4, 1, 3),))
+    found = refiner.recommend(task, data.images, data.labels, plan=weak)
+    assert found.chosen is None and not found.rows
+    assert "no attack works on this model without a defence" in found.sentence
+
+
+def test_a_defence_that_does_not_apply_is_skipped_with_its_reason() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 10))
+    data = refiner.load_sample()
+    x = data.images[:, :, ::2, ::2].contiguous()
+    names = ("refiner:statistics=absent.safetensors", CANDIDATES[1])
+    found = refiner.recommend(
+        Task(model, example=x[:2]), x, data.labels, plan=plan(candidates=names, rungs=(Rung(4, 1, 2),))
+    )
+    assert list(found.skipped) == [names[0]] and "absent.safetensors" in found.skipped[names[0]]
+
+
+def test_a_short_training_measures_accuracy_and_the_trained_model() -> None:
+    found = recommend(training_rounds=5, candidates=(CANDIDATES[1],), rungs=(Rung(4, 1, 1),))
+    (row,) = found.rows
+    assert row.price.pmm is not None and row.price.pmm >= 0
+    assert row.trained is not None and row.trained != row.evidence
+
+
+def test_the_price_is_the_error_of_the_upload() -> None:
+    data = refiner.load_sample()
+    task = Task(mlp(), example=data.images[:2])
+    x, y = data.images[None, :32], data.labels[None, :32]
+    price = measure_price(task, make_defense("pruning:rate=0.9"), x, y, seed=0)
+    real = flatten(gradients(task, x, y))
+    upload = flatten(make_defense("pruning:rate=0.9").protect(task, x, y, seed=0).tensors)
+    assert price.gradient_error == pytest.approx(float((upload - real).norm() / real.norm()))
+    assert measure_price(task, make_defense("none"), x, y, seed=0).gradient_error == 0
+
+
+def test_too_few_images_are_one_line() -> None:
+    data = refiner.load_sample()
+    task = Task(mlp(), example=data.images[:2])
+    with pytest.raises(DataError, match="expected at least 8 images"):
+        refiner.recommend(task, data.images[:7], data.labels[:7])
+
+
+def test_the_command_prints_writes_and_continues(tmp_path: Path) -> None:
+    model = tmp_path / "own.py"
+    model.write_text(
+        "import torch\n"
+        "def net(classes):\n"
+        "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, classes))\n"
+    )
+    saved = plan(candidates=CANDIDATES[1:], rungs=(Rung(4, 1, 2), Rung(8, 1, 1))).save(tmp_path / "plan.json")
+    out = tmp_path / "out"
+    command = ["recommend", "--model", f"{model}:net", "--out", str(out), "--plan", str(saved), "--json"]
+    first = CliRunner().invoke(app, command)
+    assert first.exit_code == 0, first.output
+    record = json.loads(first.stdout)
+    assert record["chosen"] == CANDIDATES[1] and "make_defense(" in record["code"]
+    page = (out / "report.html").read_text()
+    assert "Which defence to take" in page and record["sentence"][:40] in page
+    results = {path: path.stat().st_mtime_ns for path in out.glob("*-analytic-*.json")}
+    assert results
+    again = CliRunner().invoke(app, [*command[:-1], "-q"])
+    assert again.exit_code == 0 and "Take dp-gaussian" in again.stdout
+    assert {path: path.stat().st_mtime_ns for path in results} == results  # nothing was run again
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--budget", "10"], "--budget = '10': expected a time such as 90s, 10min or 2h"),
+        (["--max-exposed", "500%"], "expected a share such as 5% or 0.05"),
+        (["--target", "nothing"], "expected"),
+        (["--plan", "absent.json"], "absent.json: not a search plan (No such file or directory)"),
+        (["--defense", "prunning"], "did you mean 'pruning'"),
+    ],
+)
+def test_wrong_options_are_one_line(options: list[str], message: str, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["recommend", "--out", str(tmp_path / "out"), *options])
+    assert result.exit_code == 2
+    assert message in result.output and len(result.stderr.strip().splitlines()) == 1
