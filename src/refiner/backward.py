@@ -66,10 +66,10 @@ def backward(
 
     Args:
         model: The model, or a `Task`, which is not validated again.
-        loss: A function of scores `[B, classes]` and labels `[B]`; None with a `Task`. Pass the same object
+        loss: A function of scores `[B, outputs]` and targets; None with a `Task`. Pass the same object
             in every step: for another one the model is validated again, which takes longer than a step.
         x: Inputs `[B, *input]`.
-        y: Labels `[B]`.
+        y: Class labels `[B]`, or values `[B, outputs]` or `[B]`: soft labels, BCE, regression.
         defense: The defence; keep one object for the whole training.
         ids: One integer ≥ 0 per sample, for a defence with a state.
         state: What the defence remembers between steps, from `defense.init_state()`; only some need one.

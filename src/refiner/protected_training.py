@@ -217,7 +217,7 @@ def protect_training(
             `(x, y)` on the model's device.
         defense: The defence; keep one object, with one secret, for the whole training. The noise of an image
             depends on its content and the secret, so that it is the same in every epoch.
-        loss: The loss of the loop, a function of scores `[B, classes]` and labels `[B]`.
+        loss: The loss of the loop, a function of scores `[B, outputs]` and targets, as in `backward`.
         loss_scale: The constant that the loop multiplies the loss by, such as 1/4 where it divides the loss
             by the number of accumulated batches.
         state: What the defence remembers, to continue a training; by default a new `defense.init_state()`.

@@ -396,7 +396,7 @@ def test_backward_computes_no_second_derivatives_in_the_parameters(
 
 X, Y = torch.rand(3, 2, 1, 8, 8), torch.zeros(3, 2, dtype=torch.long)
 INPUTS = "expected dense floating-point inputs [V, B, 1, 8, 8], V and B ≥ 1"
-LABELS = "expected dense torch.int64 labels [3, 2] or probabilities [3, 2, 3]"
+LABELS = "expected dense torch.int64 labels [3, 2] or floating-point values [3, 2, 3]"
 WRONG: dict[str, tuple[dict[str, object], str]] = {
     "a list": ({"x": [1]}, f"x = list: {INPUTS}"),
     "an axis too few": ({"x": X[0]}, f"x = torch.float32 [2, 1, 8, 8]: {INPUTS}"),

@@ -26,6 +26,9 @@ def with_batch_axis(task: Task, x: Tensor, y: Tensor, prefix: str = "") -> tuple
             field="task",
             expected="a Task of images [C, H, W] with C = 1 or 3",
         )
+    if "labels" not in task.targets:
+        expected = "a loss that takes class labels, as an audit's images have"
+        raise DataError(f"task: its loss takes none; expected {expected}", field="task", expected=expected)
     image = ", ".join(map(str, shape))
     axes = x.ndim - 3 if isinstance(x, Tensor) else 0
     if not isinstance(x, Tensor) or axes not in (1, 2) or tuple(x.shape[axes:]) != shape or not x.numel():

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.core.input_checks import check_recording, describe_tensor, input_error, is_dense
+from refiner.core.loss_targets import describe_targets, kind_of_target
 from refiner.core.task import Parameters, Task
 from refiner.errors import DataError
 
@@ -24,8 +25,8 @@ def gradients(
     Args:
         task: The model and loss.
         x: Inputs `[V, B, *input]`.
-        y: Labels `[V, B]`, or probabilities `[V, B, classes]`. Their values are not checked: that would wait
-            for a GPU.
+        y: Labels `[V, B]`, or values `[V, B, classes]` or `[V, B]`. Their range is not checked: that would
+            wait for a GPU.
         parameters: If not the model's: shared, name → `shape`, or each victim's own, name → `[V, *shape]`.
         chunk: How many victims are computed at a time; it bounds memory and changes results by rounding only.
 
@@ -61,7 +62,7 @@ def gradients_and_scores(
     Args:
         task: The model and loss.
         x: Inputs `[V, B, *input]`.
-        y: Labels `[V, B]`, or probabilities `[V, B, classes]`.
+        y: Labels `[V, B]`, or values `[V, B, classes]` or `[V, B]`.
         parameters: As in `gradients`.
 
     Returns:
@@ -98,7 +99,7 @@ def graphed_gradients_and_scores(task: Task, x: Tensor, y: Tensor) -> tuple[Grad
     Args:
         task: The model and loss.
         x: Inputs `[V, B, *input]`.
-        y: Labels `[V, B]`, or probabilities `[V, B, classes]`.
+        y: Labels `[V, B]`, or values `[V, B, classes]` or `[V, B]`.
 
     Returns:
         Name → `[V, *shape]`, and scores `[V, B, classes]`.
@@ -127,7 +128,7 @@ def gradients_jvp(
     Args:
         task: The model and loss.
         x: Inputs `[V, B, *input]`.
-        y: Labels `[V, B]`, or probabilities `[V, B, classes]`.
+        y: Labels `[V, B]`, or values `[V, B, classes]` or `[V, B]`.
         tangent: The direction, of x's shape and dtype.
         parameters: As in `gradients`.
 
@@ -160,12 +161,9 @@ def _check_inputs(task: Task, x: Tensor, y: Tensor, parameters: Parameters | Non
     if not is_dense(x) or not x.is_floating_point() or x.shape[2:] != shape or 0 in x.shape[:2]:
         expected = f"dense floating-point inputs [V, B, {', '.join(map(str, shape))}], V and B ≥ 1"
         raise input_error("x", x, expected)
-    labels_shape, probabilities_shape = x.shape[:2], (*x.shape[:2], task.classes)
-    if not is_dense(y) or y.shape != (labels_shape if y.dtype == torch.long else probabilities_shape):
-        expected = (
-            f"dense torch.int64 labels {list(labels_shape)} or probabilities {list(probabilities_shape)}"
-        )
-        raise input_error("y", y, expected)
+    if not is_dense(y) or kind_of_target(y, x.shape[:2], task.classes) not in task.targets:
+        expected = describe_targets(task.targets, x.shape[:2], task.classes)
+        raise input_error("y", y, f"dense {expected}")
     check_recording(x)
     values = task.parameters() if parameters is None else _check_parameters(task, parameters)
     first = values[task.names[0]]

@@ -88,7 +88,7 @@ def _sort_by_call(order: list[str], names: list[str]) -> list[str]:
 
 
 def check_loss(loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, labels: Tensor) -> None:
-    """Raise a DataError unless `loss` maps scores and labels to one number."""
+    """Raise a DataError unless `loss` maps scores and labels, or other targets, to one number."""
     expected = "one number from loss(scores [B, classes], labels [B])"
     try:
         value = loss(outputs, labels)

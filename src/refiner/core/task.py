@@ -14,11 +14,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from refiner.core import model_structure, model_validation
 from refiner.core.cuda_graphs import CudaGraphCache
 from refiner.core.input_checks import check_devices, check_recording, check_types, input_error, is_dense
+from refiner.core.loss_targets import accepted_targets
 from refiner.core.wrappers import unwrap_model
 from refiner.errors import DataError
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""`loss(scores [B, classes], labels [B])` → one number."""
+"""`loss(scores [B, outputs], targets)` → one number; see `loss_targets` for the kinds of targets."""
 Parameters = Mapping[str, Tensor]
 """Parameters by name, `shape` each, or `[V, *shape]` where every victim has its own."""
 
@@ -48,7 +49,8 @@ class Task:
             scores as `logits`, and can be differentiated twice. DistributedDataParallel, DataParallel and
             torch.compile are removed with a warning, and from the names of parameters.
         example: A batch of inputs on the model's device; its shape, type and range are used.
-        loss: Maps scores and labels to one number, by default the mean cross-entropy.
+        loss: Maps scores and targets to one number, by default the mean cross-entropy. Targets are class
+            labels `[B]`, or floating-point values `[B, outputs]` or `[B]`: soft labels, BCE, regression.
 
     Attributes:
         classes: The number of classes.
@@ -116,10 +118,11 @@ class Task:
         self.names = tuple(name for layer in self.layers for name in layer.parameters)
         self.shapes = {name: model.get_parameter(name).shape for name in self.names}
         self.size = sum(shape.numel() for shape in self.shapes.values())
-        labels = torch.zeros(len(example), dtype=torch.long, device=example.device)
-        model_validation.check_loss(loss, outputs, labels)
+        self.targets = accepted_targets(loss, outputs)
+        """An example of every kind of target that the loss takes."""
+        target = next(iter(self.targets.values()))
         model_validation.check_second_order(
-            self._structure, self._state(), self.names, example, lambda out: loss(out, labels)
+            self._structure, self._state(), self.names, example, lambda scores: _loss(loss, scores, target)
         )
 
     def with_models(self, models: Tensor) -> Self:
@@ -260,7 +263,7 @@ class Task:
         Returns:
             One number.
         """
-        return self.loss_function(scores.to(torch.promote_types(scores.dtype, torch.float32)), y)
+        return _loss(self.loss_function, scores.to(torch.promote_types(scores.dtype, torch.float32)), y)
 
     @cached_property
     def supports_bfloat16(self) -> bool:
@@ -290,6 +293,11 @@ class Task:
         """The model's current tensors by name, without the buffers that the structure has dropped."""
         tensors = model_structure.named_tensors(self.model)
         return {name: value for name, value in tensors.items() if name not in self._dropped_buffers}
+
+
+def _loss(loss: Loss, scores: Tensor, y: Tensor) -> Tensor:
+    """The loss; values are compared in the dtype of the scores."""
+    return loss(scores, y.to(scores.dtype) if y.is_floating_point() else y)
 
 
 def _not_finite(field: str, name: str) -> DataError:

@@ -77,7 +77,8 @@ class Defense(ABC):
         Args:
             task: The model and its loss.
             x: Inputs `[B, *input]` of one client or `[V, B, *input]` of `V` clients.
-            y: Class labels `[B]` or `[V, B]`.
+            y: Class labels `[B]` or `[V, B]`, or values that the loss compares scores with, `[B, outputs]` or
+                `[B]`: soft labels, BCE, regression.
             ids: One integer ≥ 0 per sample, unique over all clients, for a defence with a state. Without ids
                 samples are recognised by their content.
             seed: For tests and studies only: makes the noise reproducible, and so public. By default noise

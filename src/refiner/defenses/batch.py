@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from refiner.core.input_checks import describe_tensor, is_dense
+from refiner.core.loss_targets import describe_targets, kind_of_target
 from refiner.core.noise import NoiseSource
 from refiner.core.task import Task
 from refiner.defenses.state import DefenseState
@@ -21,7 +22,7 @@ class Batch:
     x: Tensor
     """Inputs `[V, B, *input]`."""
     y: Tensor
-    """Labels `[V, B]`."""
+    """Labels `[V, B]`, or values `[V, B, outputs]` or `[V, B]`."""
     ids: Tensor | None
     """Sample ids `[V, B]`, if the caller passed any."""
     noise: NoiseSource
@@ -64,9 +65,6 @@ def validated_batch(
     if not is_dense(x) or not x.is_floating_point():
         message = f"x = {describe_tensor(x)}: expected dense floating-point inputs"
         raise DataError(message, field="x", expected="dense floating-point inputs")
-    if not is_dense(y) or y.dtype != torch.long:
-        message = f"y = {describe_tensor(y)}: expected dense labels of dtype torch.int64"
-        raise DataError(message, field="y", expected="dense labels of dtype torch.int64")
     axes = _check_shapes(task, x, y)
     if ids is not None:
         _check_ids(ids, x.shape[:axes])
@@ -94,9 +92,9 @@ def _check_shapes(task: Task, x: Tensor, y: Tensor) -> int:
         sizes = ", ".join(map(str, shape))
         expected = f"[B, {sizes}] or [V, B, {sizes}], V and B ≥ 1"
         raise DataError(f"x of shape {list(x.shape)}: expected {expected}", field="x", expected=expected)
-    if y.shape != x.shape[:axes]:
-        expected = f"{list(x.shape[:axes])}, a label for every sample"
-        raise DataError(f"y of shape {list(y.shape)}: expected {expected}", field="y", expected=expected)
+    if not is_dense(y) or kind_of_target(y, x.shape[:axes], task.classes) not in task.targets:
+        expected = f"dense {describe_targets(task.targets, x.shape[:axes], task.classes)}"
+        raise DataError(f"y = {describe_tensor(y)}: expected {expected}", field="y", expected=expected)
     return axes
 
 
@@ -126,17 +124,23 @@ def _check_device_and_dtype(task: Task, x: Tensor, y: Tensor) -> None:
 def _checked_value_range(x: Tensor, y: Tensor, ids: Tensor | None, classes: int) -> tuple[float, float]:
     """The smallest and the largest value of x; raises if x, labels or ids are out of range."""
     x_limits = torch.stack(x.aminmax())
-    limits = torch.stack([*y.aminmax(), y.new_zeros(()) if ids is None else ids.min()])
-    # Both are read together at the end: reading waits for the GPU.
-    (low, high), (lowest_label, highest_label, lowest_id) = x_limits.tolist(), limits.tolist()
+    y_limits = torch.stack(y.aminmax())
+    limits = [x_limits, y_limits, *([] if ids is None else [ids.min()[None]])]
+    # All are read together at the end: reading waits for the GPU.
+    (low, high), (lowest_label, highest_label), *lowest_ids = (values.tolist() for values in limits)
     if not (math.isfinite(low) and math.isfinite(high)):
         raise DataError(
             "x: contains NaN or infinity; no update was made", field="x", expected="finite values"
         )
-    if lowest_label < 0 or highest_label >= classes:
+    if y.is_floating_point():
+        if not (math.isfinite(lowest_label) and math.isfinite(highest_label)):
+            raise DataError(
+                "y: contains NaN or infinity; no update was made", field="y", expected="finite values"
+            )
+    elif lowest_label < 0 or highest_label >= classes:
         label = lowest_label if lowest_label < 0 else highest_label
         expected = f"labels in [0, {classes - 1}]"
         raise DataError(f"y contains label {label}: expected {expected}", field="y", expected=expected)
-    if lowest_id < 0:
-        raise DataError(f"ids contain {lowest_id}: expected ids ≥ 0", field="ids", expected="ids ≥ 0")
+    if lowest_ids and lowest_ids[0][0] < 0:
+        raise DataError(f"ids contain {lowest_ids[0][0]}: expected ids ≥ 0", field="ids", expected="ids ≥ 0")
     return low, high

@@ -100,7 +100,7 @@ class _ClipAndNoise(GradientTransform):
 
     def _mean_of_clipped(self, task: Task, x: Tensor, y: Tensor) -> Tensor:
         """The mean `[V, N]` of the clipped per-sample gradients, computed in blocks of samples."""
-        victims, size = y.shape
+        victims, size = x.shape[:2]
         total = torch.zeros(
             victims, task.size, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device
         )
@@ -111,7 +111,7 @@ class _ClipAndNoise(GradientTransform):
             factor = self._clip_factor(flat)
             if factor is not None:
                 flat *= factor
-            total[block[0]] += flat.view(*block_y.shape, -1).sum(1)
+            total[block[0]] += flat.view(*block_x.shape[:2], -1).sum(1)
         return total / size
 
     def _clip_factor(self, flat: Tensor) -> Tensor | None:

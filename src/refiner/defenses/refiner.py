@@ -255,7 +255,7 @@ class Refiner(RefinerSettings, Defense):
     def _searched(self, batch: Batch, content_ids: Tensor, state: RefinerState | None) -> Tensor:
         """Which samples `[V, B]` are searched for, if their batch is."""
         if self.search_budget is None or state is None or not self.searches(batch.x.shape[1]):
-            return torch.ones_like(batch.y, dtype=torch.bool)
+            return torch.ones(batch.x.shape[:2], dtype=torch.bool, device=batch.x.device)
         if batch.ids is None and batch.noisy is not None:
             raise SettingError(
                 "ids = None: search_budget counts by id where copies of an image are augmented; pass ids",
