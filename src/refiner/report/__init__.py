@@ -1,6 +1,7 @@
 """Reports: one self-contained HTML page built from plain records, without torch."""
 
 from refiner.report.comparison import Comparison, ImageRow
+from refiner.report.curves import Curves, CurveSeries
 from refiner.report.distribution import Distribution, ReferenceLine, Strip
 from refiner.report.gallery import Card, CardGroup, Gallery
 from refiner.report.grid import Grid, GridColumn, GridImage
@@ -17,6 +18,8 @@ __all__ = [
     "CardGroup",
     "Cell",
     "Comparison",
+    "CurveSeries",
+    "Curves",
     "Distribution",
     "Dot",
     "Gallery",

@@ -59,9 +59,10 @@ class Page:
         folded: Sections after them that are closed until the reader opens them, or prints the page.
         note: What a reader must know to judge the summary, one or more paragraphs; may be empty. With
             `folded` sections it stands before them, together with the facts, so that the first section is on
-            the first screen.
+            the first screen, under the heading `note_title`.
         verdict: Shown as a badge before the summary.
         made: When the results were computed, with a time zone.
+        note_title: Heading of the note and the facts where they stand before folded sections.
 
     Raises:
         SettingError: if `verdict` is none of `VERDICTS`.
@@ -77,6 +78,7 @@ class Page:
     made: datetime | None = None
     folded: Sequence[Section] = ()
     answer: str = ""
+    note_title: str = "How to judge these results"
 
     def __post_init__(self) -> None:
         check_verdict(self.verdict)
@@ -123,7 +125,7 @@ def render_page(page: Page) -> str:
     if folded and background:
         sections += (
             '<section class="background" aria-labelledby="background-title">\n'
-            f'<h2 id="background-title">How to judge these results</h2>\n{background}</section>\n'
+            f'<h2 id="background-title">{escape(page.note_title)}</h2>\n{background}</section>\n'
         )
         background = ""
     return f"""<!DOCTYPE html>
