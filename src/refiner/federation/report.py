@@ -1,4 +1,4 @@
-"""The HTML report of a federated training: accuracy, PMM, participation, time, and what left the clients."""
+"""The HTML report of a federated training: accuracy, PMM, participation, time, and what the clients sent."""
 
 import json
 import math
@@ -84,11 +84,11 @@ def training_page(
         sections=sections,
         folded=details,
         note=(
-            "What leaves a client is one upload for each round that it takes part in: the sum of its local "
+            "A client sends one upload for each round that it takes part in: the sum of its local "
             "steps' gradients, each of them protected by the defence. Accuracy says nothing about what an "
             "upload reveals; `refiner audit` measures that."
         ),
-        note_title="What left the clients",
+        note_title="What the clients sent",
     )
 
 

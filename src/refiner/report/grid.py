@@ -139,11 +139,11 @@ def _column_head(column: GridColumn) -> str:
 
 
 def _cell(name: str, column: GridColumn, image: GridImage) -> str:
-    picture = img_element(image.pixels, f"{name}, reconstruction with {column.name}")
+    shown = img_element(image.pixels, f"{name}, reconstruction with {column.name}")
     if image.verdict is None:
-        return f'<td>{picture}<span class="score">{escape(image.score)}</span></td>'
+        return f'<td>{shown}<span class="score">{escape(image.score)}</span></td>'
     words = f'<span class="unseen">{"" if not image.score else ", "}{image.verdict}</span>'
     return (
-        f'<td>{picture}<span class="score {css_class(image.verdict)}" title="{image.verdict}">'
+        f'<td>{shown}<span class="score {css_class(image.verdict)}" title="{image.verdict}">'
         f"{icon(image.verdict)}{escape(image.score)}{words}</span></td>"
     )
