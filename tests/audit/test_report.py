@@ -339,6 +339,7 @@ def test_defences_are_ranked_by_verdict_and_then_by_price(audited: Audited) -> N
     assert row["defence"] == "cheap" and row["verdict"] == Cell(verdict="neither")
     assert row["gradient error"] == Cell("0.5", value=0.5) and row["PMM"] == Cell("98.2 %", value=98.2)
     assert row["time per upload"] == Cell("3.0× (30 ms)", value=3.0)
+    assert ranked[4].cost == UploadCost(0.0, 0.01, 0.01)  # the time without a defence, by definition
     last = dict(zip(RANKING_COLUMNS, ranking_rows(ranked)[1], strict=True))
     assert last["gradient error"] == last["PMM"] == last["time per upload"] == Cell("–")
 
@@ -351,12 +352,19 @@ def test_first_choice_answers_which_defence_to_take(audited: Audited) -> None:
     unknown = [priced(judged(shown, *[NEITHER] * 3, control=None), name, 0.1) for name in ("first", "second")]
     for results, answer in (
         ([none, cheap], ""),
-        ([none, weak, cheap], "First choice: cheap, the only one of 2 defences that hides the images."),
+        (
+            [none, weak, cheap],
+            "First choice: cheap, the only one of 2 defences that hides the images from every attack tried.",
+        ),
         (
             [dear, cheap, weak],
-            "First choice: cheap, one of 2 defences that hide the images, with the smallest gradient error.",
+            "First choice: cheap, one of 2 defences that hide the images from every attack tried, with the "
+            "smallest gradient error.",
         ),
-        ([none, weak, priced(shown, "b", 1)], "None of the 2 defences hides the images from every attack."),
+        (
+            [none, weak, priced(shown, "b", 1)],
+            "None of the 2 defences hides the images from every attack tried.",
+        ),
         (unknown, "There is no verdict on any of the 2 defences."),
     ):
         page = report_page(results)

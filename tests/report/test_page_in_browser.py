@@ -157,12 +157,13 @@ def test_audit_page_is_readable(
 def test_long_words_do_not_widen_the_page(open_page: Open, width: int) -> None:
     strips = [Strip(LONG, LONG, [0.0, 1.0, math.inf])]
     card = Card(LONG, GREY, GREY, GREY, [(LONG, LONG)], "visible")
+    image = GridImage(GREY, LONG, "visible")
     sections: list[Section] = [
         Distribution(LONG, LONG, strips, [ReferenceLine(LONG, 0.1), ReferenceLine(LONG, 0.9)], LONG, LONG),
         Table(LONG, [LONG] * 3, [[LONG] * 3] * 2, LONG),
         Gallery(LONG, [CardGroup(LONG, LONG + str(n), [card], LONG) for n in range(4)], LONG),
         SettingsTable({LONG: {LONG: LONG}}, LONG, LONG),
-        Grid(LONG, [LONG], [GREY], [GridColumn(LONG, [GridImage(GREY, LONG)], LONG, "visible")] * 3, 1, LONG),
+        Grid(LONG, [LONG], [GREY], [GridColumn(LONG, [image], LONG, "visible")] * 9, 1, LONG),
         Scatter(LONG, [Dot(LONG, 0.0, 1.0), Dot(LONG, 1.0, 2.0)], LONG, LONG, note=LONG),
     ]
     for folded in (False, True):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from refiner.audit.control import UNDEFENDED
 from refiner.audit.display_names import pair_names
@@ -73,6 +73,8 @@ def rank_defenses(
     for name, audits in by_defense(results).items():
         strongest = strongest_attack(audits)
         cost = _joint_cost([audit.cost for audit in audits if audit.cost is not None], undefended_seconds)
+        if cost is not None and strongest.defense == UNDEFENDED:
+            cost = replace(cost, seconds=cost.undefended_seconds)
         known = None if pmm is None else pmm.get(name)
         ranked.append(RankedDefense(name, attacks[id(strongest)], strongest, cost, known))
     return sorted(ranked, key=_rank)
@@ -104,13 +106,19 @@ def first_choice(ranked: Sequence[RankedDefense]) -> str:
     best = defended[0]
     hiding = [each for each in defended if each.verdict == "neither"]
     if len(hiding) == 1:
-        return f"First choice: {best.name}, the only one of {len(defended)} defences that hides the images."
+        return (
+            f"First choice: {best.name}, the only one of {len(defended)} defences that hides the images from "
+            "every attack tried."
+        )
     if hiding:
         how = "" if best.cost is None else ", with the smallest gradient error"
-        return f"First choice: {best.name}, one of {len(hiding)} defences that hide the images{how}."
+        return (
+            f"First choice: {best.name}, one of {len(hiding)} defences that hide the images from every "
+            f"attack tried{how}."
+        )
     if best.verdict == "no verdict":
         return f"There is no verdict on any of the {len(defended)} defences."
-    return f"None of the {len(defended)} defences hides the images from every attack."
+    return f"None of the {len(defended)} defences hides the images from every attack tried."
 
 
 def ranking_rows(ranked: Sequence[RankedDefense]) -> list[list[str | Cell]]:

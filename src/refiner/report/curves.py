@@ -8,7 +8,7 @@ from typing import ClassVar
 from refiner.errors import DataError
 from refiner.report.distribution import ReferenceLine
 from refiner.report.markup import count_of, escape, paragraph
-from refiner.report.plot import HEIGHT, plot, vertical
+from refiner.report.plot import HEIGHT, NamesAt, plot, vertical
 from refiner.report.scale import Scale
 
 _MOST_DOTS = 40  # a curve of more points is drawn without dots
@@ -80,7 +80,7 @@ class Curves:
             x_title=self.x_title,
             y_title=self.y_title,
             references=self.references,
-            names_at_start=True,
+            names_at=NamesAt(start=True),
             unit=self.unit,
         )
 

@@ -1,6 +1,7 @@
 """The frame of a plot with two axes: grid, ticks, axis titles and horizontal reference lines, as SVG."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from refiner.report.distribution import ReferenceLine
 from refiner.report.markup import escape
@@ -8,6 +9,14 @@ from refiner.report.scale import Scale
 
 HEIGHT = 300
 """Height of the area between the axes, in pixels; its width is that of the page."""
+
+
+@dataclass(frozen=True)
+class NamesAt:
+    """Where the names of horizontal lines stand: at their left or right end, above or below them."""
+
+    start: bool = False
+    below: bool = False
 
 
 def vertical(scale: Scale, value: float) -> float:
@@ -30,7 +39,7 @@ def plot(
     x_title: str,
     y_title: str,
     references: Sequence[ReferenceLine] = (),
-    names_at_start: bool = False,
+    names_at: NamesAt,
     unit: str = "",
 ) -> str:
     """Return a plot as HTML: an SVG with both axes, and the titles of the axes as text.
@@ -47,7 +56,7 @@ def plot(
         x_title: What the horizontal axis shows.
         y_title: What the vertical axis shows.
         references: Horizontal lines.
-        names_at_start: Whether the names of these lines stand at the left instead of the right.
+        names_at: Where the names of these lines stand.
         unit: Unit of the values of the reference lines.
 
     Returns:
@@ -67,8 +76,9 @@ def plot(
     for number, reference in enumerate(references):
         at = vertical(y, reference.value)
         lines += f'<line class="reference dash-{(number + 1) % 3}" x1="0" x2="100%" y1="{at}" y2="{at}"/>'
-        place = 'x="4"' if names_at_start else 'x="100%" text-anchor="end"'
-        lines += f'<text class="name" y="{at - 5:g}" {place}>{escape(reference.label(unit))}</text>'
+        place = 'x="4"' if names_at.start else 'x="100%" text-anchor="end"'
+        y_name = at + 14 if names_at.below else at - 5
+        lines += f'<text class="name" y="{y_name:g}" {place}>{escape(reference.label(unit))}</text>'
     return (
         f'<div class="plot"><p class="y-title">{escape(y_title)}</p>\n'
         f'<svg role="img" aria-labelledby="{anchor}-name" aria-describedby="{anchor}-text" '

@@ -8,7 +8,7 @@ from typing import ClassVar
 from refiner.errors import DataError
 from refiner.report.distribution import ReferenceLine
 from refiner.report.markup import escape, paragraph
-from refiner.report.plot import HEIGHT, plot, vertical
+from refiner.report.plot import HEIGHT, NamesAt, plot, vertical
 from refiner.report.scale import LogScale, Scale
 from refiner.report.verdict import Verdict, check_verdict, css_class
 
@@ -18,6 +18,8 @@ _WIDTH = 300  # of the plot on a phone; labels that do not overlap there do not 
 _LETTER = 6.6  # width of a letter
 _LONGEST = 24  # letters in a line of a label
 _WIDE_RANGE = 20  # values that differ by more than this factor are drawn on a logarithmic axis
+# In this order: the first at which no dot is in the way is taken.
+_NAME_PLACES = tuple(NamesAt(start, below) for below in (False, True) for start in (False, True))
 
 Box = tuple[float, float, float, float]
 """Left, right, top and bottom in pixels, on a phone."""
@@ -87,20 +89,21 @@ class Scatter:
             return paragraph(self.note, "note")
         heights = [dot.y for dot in self.dots] + [reference.value for reference in self.references]
         x, y = _horizontal_scale([dot.x for dot in self.dots]), Scale.over(min(heights), max(heights), 5)
-        boxes = {side: _name_boxes(self.references, y, self.unit, side) for side in (False, True)}
-        at_start = _touches(self.dots, x, y, boxes[False]) and not _touches(self.dots, x, y, boxes[True])
+        boxes = {place: _name_boxes(self.references, y, self.unit, place) for place in _NAME_PLACES}
+        free = [place for place in _NAME_PLACES if not _touches(self.dots, x, y, boxes[place])]
+        names_at = free[0] if free else _NAME_PLACES[0]
         description = "; ".join(_description(dot, self.unit) for dot in self.dots)
         return paragraph(self.note, "note") + plot(
             x,
             y,
-            _marks(self.dots, x, y, boxes[at_start]),
+            _marks(self.dots, x, y, boxes[names_at]),
             anchor=f"{anchor}-plot",
             name=self.title,
             description=description,
             x_title=self.x_title,
             y_title=self.y_title,
             references=self.references,
-            names_at_start=at_start,
+            names_at=names_at,
             unit=self.unit,
         )
 
@@ -117,13 +120,14 @@ def _description(dot: Dot, unit: str) -> str:
     return f"{dot.name}: {dot.y:.1f} {unit} at {dot.x:.3g}{verdict}".replace("  ", " ")
 
 
-def _name_boxes(references: Sequence[ReferenceLine], y: Scale, unit: str, at_start: bool) -> list[Box]:
-    """Return where the names of the reference lines stand, at the left or at the right end."""
+def _name_boxes(references: Sequence[ReferenceLine], y: Scale, unit: str, names_at: NamesAt) -> list[Box]:
+    """Return the boxes of the names of the reference lines."""
     boxes = []
     for reference in references:
-        width, bottom = len(reference.label(unit)) * _LETTER, vertical(y, reference.value)
-        left = 0.0 if at_start else _WIDTH - width
-        boxes.append((left, left + width, bottom - _LINE - 3, bottom))
+        width, at = len(reference.label(unit)) * _LETTER, vertical(y, reference.value)
+        left = 0.0 if names_at.start else _WIDTH - width
+        top = at if names_at.below else at - _LINE - 3
+        boxes.append((left, left + width, top, top + _LINE + 3))
     return boxes
 
 
@@ -131,7 +135,7 @@ def _touches(dots: Sequence[Dot], x: Scale, y: Scale, boxes: Sequence[Box]) -> b
     """Return whether a dot or the start of its label touches one of the boxes."""
     places = [(x.percent(dot.x) / 100 * _WIDTH, vertical(y, dot.y)) for dot in dots]
     return any(
-        left - 60 <= at <= right + 60 and upper - _LINE <= top <= lower + _LINE
+        left - 60 <= at <= right + 60 and upper - _RADIUS <= top <= lower + _RADIUS
         for at, top in places
         for left, right, upper, lower in boxes
     )
