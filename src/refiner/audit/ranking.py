@@ -174,7 +174,7 @@ def ranking_note(ranked: Sequence[RankedDefense]) -> str:
         "multiples of the time without a defence. "
     )
     if all(each.pmm is None for each in ranked):
-        text += "PMM, the accuracy kept in a training, was not measured: `refiner train --reference` does. "
+        text += "PMM, the accuracy kept in a training, was not measured: see `refiner audit --training`. "
     else:
         text += "PMM: accuracy of a training in per cent of one without a defence. "
     if any(each.cost is None for each in ranked):

@@ -94,6 +94,13 @@ def audit(
             "each defence; it learns from public images.",
         ),
     ] = False,
+    training: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Output folder of `refiner train`: the report shows the accuracy that defences keep (PMM). "
+            "Repeat the option: one without a defence, and one for each defence."
+        ),
+    ] = None,
     size: Size = None,
     seed: Annotated[int, typer.Option(help="Seed of the model, the defences and the attacks.")] = 0,
     chunk: Annotated[
@@ -125,6 +132,7 @@ def audit(
         from refiner.cli.audit_steps import (
             attack_with_iterations,
             choose_attacks,
+            report_pmm,
             run_plans,
             threat_model,
         )
@@ -132,6 +140,7 @@ def audit(
         from refiner.core import Task
         from refiner.core.determinism import deterministic_algorithms
         from refiner.defenses import make_defense
+        from refiner.federation.pmm import pmm_of_trainings
         from refiner.models import build_model
         from refiner.models.build import check_model_classes
 
@@ -147,6 +156,7 @@ def audit(
             defenses = list(dict.fromkeys(defense or ("none", "refiner")))
             for name in defenses:
                 make_defense(name)
+            trained = pmm_of_trainings(training, "training") if training else {}
             torch.manual_seed(integer("seed", seed, 0, 2**32 - 1))
             images = load_victims(
                 data,
@@ -199,9 +209,10 @@ def audit(
                 for attacker in attacks
             ]
             results = run_plans(plans, out, chunk, control=not no_control, quiet=quiet)
-        page = write_report(out / "report.html", results, images.source)
+        pmm = report_pmm(results, [name for name in defenses for _ in attacks], trained)
+        page = write_report(out / "report.html", results, images.source, pmm=pmm)
         if as_json:
-            print_json({**results_record(results), "report": page})
+            print_json({**results_record(results), "pmm": pmm, "report": page})
             return
         print_results(results)
         console.print(f"Report: {page}", highlight=False, soft_wrap=True)
