@@ -5,8 +5,9 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import pytest
 from tests.audit.conftest import QUICK
 
@@ -15,8 +16,11 @@ from refiner.audit import AuditResult, Control, audit, report_page, write_report
 from refiner.audit.control import conclude
 from refiner.audit.display_names import pair_names, shared_settings
 from refiner.audit.public_images import choose_public_images
+from refiner.audit.ranking import COLUMNS as RANKING_COLUMNS
+from refiner.audit.ranking import first_choice, rank_defenses, ranking_rows
 from refiner.audit.report import page_verdict
 from refiner.audit.report_table import COLUMNS, blind_means, share_cell, table_note, table_rows
+from refiner.audit.result_records import UploadCost
 from refiner.audit.summary import summary
 from refiner.core import Task
 from refiner.data import Sample
@@ -32,7 +36,7 @@ from refiner.metrics import (
     judge,
     noise_ratio,
 )
-from refiner.report import Cell, Gallery, render_page
+from refiner.report import Cell, Gallery, Grid, ReferenceLine, Scatter, render_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -49,8 +53,9 @@ def test_page_summarises_the_audits(audited: Audited) -> None:
         in page.summary
     )
     shown = render_page(page)
-    # Original and reconstruction of each image, and the robust data of Refiner.
-    assert shown.count("data:image/png") == 3 * 2 + 3 * 3
+    # In the grid the original and two reconstructions of each image; in the gallery original and
+    # reconstruction for each defence, and the robust data of Refiner.
+    assert shown.count("data:image/png") == 3 * 3 + 3 * 2 + 3 * 3
     assert "somewhere &lt;here&gt;" in shown and "blind guess" in shown
     assert "visible from 15 dB" in shown and "visible from 0.5" in shown
 
@@ -98,7 +103,7 @@ def test_table_and_cards_show_the_blind_guess(audited: Audited, sample: Sample) 
     row = dict(zip(COLUMNS, table_rows([result])[-1], strict=True))
     assert row["LPIPS"] == f"{blind['lpips'].value:.3f}" and row["noise"] == f"{blind['noise'].value:.2f}"
     assert isinstance(row["top-1"], Cell) and row["top-1"].text == "0 / 0 %"
-    gallery = report_page([result]).sections[3]
+    gallery = report_page([result]).folded[3]
     assert isinstance(gallery, Gallery)
     scores = gallery.groups[0].cards[0].scores
     first = result.findings[0]
@@ -305,20 +310,163 @@ def test_chain_is_named_by_its_parts_and_changed_settings(task: Task, sample: Sa
     assert pair_names([unregistered])[0][0] == "my defence"
 
 
+def priced(result: AuditResult, defense: str, error: float | None, **changes: object) -> AuditResult:
+    """The same audit under another defence whose uploads have that gradient error."""
+    cost = None if error is None else UploadCost(error, 0.03, 0.01)
+    return replace(result, defense=defense, cost=cost, **changes)  # type: ignore[arg-type]
+
+
+def test_defences_are_ranked_by_verdict_and_then_by_price(audited: Audited) -> None:
+    hidden = judged(audited("refiner"), *[NEITHER] * 20)
+    identified = judged(audited("refiner"), *[IDENTIFIED] * 9, *[NEITHER] * 11)
+    shown = judged(audited("refiner"), *[VISIBLE] * 20)
+    unknown = judged(audited("refiner"), *[NEITHER] * 20, control=None)
+    results = [
+        priced(unknown, "unknown", 0.0),
+        priced(shown, "none", 0.0),
+        priced(identified, "half", 0.1),
+        priced(hidden, "unmeasured", None),
+        priced(hidden, "dear", 0.9),
+        priced(hidden, "cheap", 0.5),
+        # The strongest attack counts, and the cost is that of any audit of the defence.
+        priced(identified, "dear", None, attack="linear"),
+    ]
+    ranked = rank_defenses(results, {"cheap": 98.2})
+    assert [each.name for each in ranked] == ["cheap", "unmeasured", "half", "dear", "none", "unknown"]
+    assert (ranked[3].attack, ranked[3].verdict) == ("linear", "identifiable")
+    assert ranked[3].cost == UploadCost(0.9, 0.03, 0.01)
+    row = dict(zip(RANKING_COLUMNS, ranking_rows(ranked)[0], strict=True))
+    assert row["defence"] == "cheap" and row["verdict"] == Cell(verdict="neither")
+    assert row["gradient error"] == Cell("0.5", value=0.5) and row["PMM"] == Cell("98.2 %", value=98.2)
+    assert row["time per upload"] == Cell("3.0× (30 ms)", value=3.0)
+    assert ranked[4].cost == UploadCost(0.0, 0.01, 0.01)  # the time without a defence, by definition
+    last = dict(zip(RANKING_COLUMNS, ranking_rows(ranked)[1], strict=True))
+    assert last["gradient error"] == last["PMM"] == last["time per upload"] == Cell("–")
+
+
+def test_first_choice_answers_which_defence_to_take(audited: Audited) -> None:
+    hidden = judged(audited("refiner"), *[NEITHER] * 20)
+    shown = judged(audited("refiner"), *[VISIBLE] * 20)
+    none, cheap = priced(shown, "none", 0.0), priced(hidden, "cheap", 0.1)
+    dear, weak = priced(hidden, "dear", 0.2), priced(shown, "weak", 0.0)
+    unknown = [priced(judged(shown, *[NEITHER] * 3, control=None), name, 0.1) for name in ("first", "second")]
+    for results, answer in (
+        ([none, cheap], ""),
+        (
+            [none, weak, cheap],
+            "First choice: cheap, the only one of 2 defences that hides the images from every attack tried.",
+        ),
+        (
+            [dear, cheap, weak],
+            "First choice: cheap, one of 2 defences that hide the images from every attack tried, with the "
+            "smallest gradient error.",
+        ),
+        (
+            [none, weak, priced(shown, "b", 1)],
+            "None of the 2 defences hides the images from every attack tried.",
+        ),
+        (unknown, "There is no verdict on any of the 2 defences."),
+    ):
+        page = report_page(results)
+        assert page.answer == answer == first_choice(rank_defenses(results))
+        assert (f"<strong>{answer}</strong>" in render_page(page)) is bool(answer)
+
+
+def test_summary_of_many_defences_is_short(audited: Audited) -> None:
+    """The sentences that the summary leaves out are in the note."""
+    shown = judged(audited("refiner"), *[VISIBLE] * 2)
+    results = [priced(shown, name, 0.1) for name in ("none", "a", "b", "c")]
+    page = report_page(results)
+    assert "With a" not in page.summary and "With a, all 2 images are visible" in " ".join(page.note)
+    assert "With b" in report_page(results[:3]).summary
+
+
+def test_grid_shows_the_strongest_attack_on_every_defence(audited: Audited) -> None:
+    weak, count = judged(audited("refiner"), *[NEITHER] * 20), 20
+    strong = replace(
+        judged(audited("refiner"), *[IDENTIFIED] * count),
+        attack="linear",
+        reconstruction=np.full_like(weak.reconstruction, 7),
+    )
+    none = judged(audited("none"), *[VISIBLE] * count)
+    other = replace(weak, defense="other images", original=255 - weak.original)
+    page = report_page([weak, strong, none, other])
+    grid = page.sections[0]
+    assert isinstance(grid, Grid)
+    assert [column.name for column in grid.columns] == ["none", "refiner"]  # none first, then by rank
+    defended = grid.columns[1]
+    assert (defended.detail, defended.verdict) == ("by linear", "identifiable")
+    assert all((image.pixels == 7).all() for image in defended.images)
+    assert defended.images[0].score == f"{strong.findings[0].psnr:.1f} dB"
+    assert len(grid.names) == 12 and "8 images more are not shown." in render_page(page)
+    assert "Audited on other images, and not shown: other images." in grid.note
+
+
+def test_gallery_counts_all_images(audited: Audited) -> None:
+    """Twelve cards are shown of twenty images; the counts are those of the table."""
+    result = judged(audited("refiner"), *[NEITHER] * 12, *[VISIBLE] * 2, *[IDENTIFIED] * 6)
+    shown = render_page(report_page([result]))
+    assert shown.count('<article class="card') == 12
+    assert "2 visible, 6 more identifiable, 12 neither</span></summary>" in shown
+    assert "10 % [3, 30]" in shown and "40 % [22, 61]" in shown
+
+
+def test_privacy_is_plotted_against_price(audited: Audited) -> None:
+    hidden = judged(audited("refiner"), *[NEITHER] * 2)
+    results = [priced(hidden, "a", 0.1), priced(hidden, "b", 0.4), priced(hidden, "c", None)]
+    plots = [section for section in report_page(results).sections if isinstance(section, Scatter)]
+    assert [[dot.name for dot in plot.dots] for plot in plots] == [["a", "b"]]
+    psnr, blind = (hidden.means[name].value for name in ("psnr", "blind_psnr"))
+    assert (plots[0].dots[1].x, plots[0].dots[1].y) == (0.4, psnr)
+    assert plots[0].references == [ReferenceLine("blind guess", round(blind, 1))]
+    for few in (results[:1], results[1:]):
+        assert not any(isinstance(section, Scatter) for section in report_page(few).sections)
+
+
+def test_audit_measures_the_cost_of_an_upload(audited: Audited) -> None:
+    none, refiner = audited("none").cost, audited("refiner").cost
+    assert none is not None and refiner is not None
+    assert none.gradient_error == 0 and none.relative_time == 1
+    assert 0 < refiner.gradient_error < 100 and refiner.seconds > 0
+
+
 @pytest.mark.browser
-@pytest.mark.parametrize("width", [390, 1280])
-def test_report_in_a_browser(audited: Audited, browser: "Browser", tmp_path: Path, width: int) -> None:
-    address = write_report(tmp_path / "report.html", [audited("none"), audited("refiner")]).as_uri()
-    tab = browser.new_page(viewport={"width": width, "height": 900})
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_report_in_a_browser(
+    audited: Audited, browser: "Browser", tmp_path: Path, scheme: Literal["light", "dark"]
+) -> None:
+    results = [audited("none"), audited("refiner"), priced(audited("refiner"), "x" * 40, 0.1)]
+    address = write_report(tmp_path / "report.html", results).as_uri()
+    tab = browser.new_page(color_scheme=scheme)
     problems: list[str] = []
     tab.on("console", lambda message: problems.append(message.text))
     tab.on("pageerror", lambda error: problems.append(str(error)))
-    tab.goto(address)
-    assert tab.evaluate("document.documentElement.scrollWidth") <= width
-    assert tab.evaluate("[...document.images].every(i => i.complete && i.naturalWidth === 32)")
-    first = tab.locator("table.sortable tbody tr th").first
-    assert first.inner_text() == "none"
-    tab.get_by_role("button", name="PSNR").click()
-    assert first.inner_text() != "none"
+    ends = "badges => badges.map(badge => badge.getBoundingClientRect().right)"
+    for width in (390, 1280, 1920):
+        tab.set_viewport_size({"width": width, "height": 900})
+        tab.goto(address)
+        # On the first screen: the answer, and the first row of images with the verdict on every defence.
+        assert tab.get_by_text("hides the images").or_(tab.get_by_text("First choice")).first.is_visible()
+        heads = tab.locator("table.images thead .badge")
+        assert heads.count() == 3
+        assert tab.locator("table.images tbody tr").first.bounding_box()["y"] < 800  # type: ignore[index]
+        for badges in (heads, tab.locator("section:nth-of-type(2) td .badge")):
+            assert max(badges.evaluate_all(ends)) <= width
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        tab.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+        assert max(tab.locator("section:has(> .folded) td .badge").evaluate_all(ends)) <= width
+        # No tick and no name of an axis is cut off.
+        cut = """() => [...document.querySelectorAll("svg text")].filter((text) => {
+          const box = text.getBoundingClientRect();
+          return box.width && (box.left < 0 || box.right > innerWidth);
+        }).map((text) => text.textContent)"""
+        assert tab.evaluate(cut) == []
+    assert tab.evaluate("[...document.images].every(i => i.complete && i.naturalWidth === 32 && i.alt)")
+    first = tab.locator("section:nth-of-type(2) tbody tr th").first
+    name = first.inner_text()
+    for _ in range(2):
+        tab.locator("section:nth-of-type(2)").get_by_role("button", name="gradient error").click()
+    assert first.inner_text() != name
     tab.close()
     assert problems == []

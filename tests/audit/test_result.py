@@ -140,6 +140,17 @@ def test_pixels_of_an_absurd_shape_are_rejected(shape: list[int]) -> None:
         decode_pixels(encoded)
 
 
+def test_results_without_a_cost_are_read(audited: Callable[[str], AuditResult]) -> None:
+    """Earlier versions did not measure it; all other parts must be there."""
+    body = load_with_checksum(audited("refiner").to_json(), "a")
+    assert AuditResult.from_json(audited("refiner").to_json()).cost == audited("refiner").cost
+    del body["cost"]
+    assert AuditResult.from_json(dump_with_checksum(body)).cost is None
+    del body["control"]
+    with pytest.raises(DataError, match="not an audit result"):
+        AuditResult.from_json(dump_with_checksum(body))
+
+
 def test_to_json_value_returns_json_types() -> None:
     assert to_json_value({1: (math.inf, True, None, "a")}) == {"1": ["inf", True, None, "a"]}
 

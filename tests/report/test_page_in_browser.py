@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -17,11 +17,16 @@ from refiner.report import (
     Cell,
     Comparison,
     Distribution,
+    Dot,
     Gallery,
+    Grid,
+    GridColumn,
+    GridImage,
     ImageRow,
     InlineImage,
     Page,
     ReferenceLine,
+    Scatter,
     Section,
     SettingsTable,
     Strip,
@@ -152,15 +157,21 @@ def test_audit_page_is_readable(
 def test_long_words_do_not_widen_the_page(open_page: Open, width: int) -> None:
     strips = [Strip(LONG, LONG, [0.0, 1.0, math.inf])]
     card = Card(LONG, GREY, GREY, GREY, [(LONG, LONG)], "visible")
+    image = GridImage(GREY, LONG, "visible")
     sections: list[Section] = [
         Distribution(LONG, LONG, strips, [ReferenceLine(LONG, 0.1), ReferenceLine(LONG, 0.9)], LONG, LONG),
         Table(LONG, [LONG] * 3, [[LONG] * 3] * 2, LONG),
         Gallery(LONG, [CardGroup(LONG, LONG + str(n), [card], LONG) for n in range(4)], LONG),
         SettingsTable({LONG: {LONG: LONG}}, LONG, LONG),
+        Grid(LONG, [LONG], [GREY], [GridColumn(LONG, [image], LONG, "visible")] * 9, 1, LONG),
+        Scatter(LONG, [Dot(LONG, 0.0, 1.0), Dot(LONG, 1.0, 2.0)], LONG, LONG, note=LONG),
     ]
-    tab = open_page(Page(LONG, LONG, [(LONG, LONG)], sections, LONG, "visible"), width=width)
-    tab.locator("section.settings-table summary").click()
-    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    for folded in (False, True):
+        page = Page(LONG, LONG, [(LONG, LONG)], sections, LONG, "visible", answer=LONG)
+        page = replace(page, sections=sections[:1], folded=sections[1:]) if folded else page
+        tab = open_page(page, width=width)
+        tab.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def column(tab: "Tab", number: int) -> list[str]:
@@ -302,3 +313,34 @@ def test_print_is_light_and_without_controls(open_page: Open, audit: Callable[..
     assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not tab.get_by_role("button", name="Open all").is_visible()
     assert tab.pdf(format="A4").startswith(b"%PDF")
+
+
+def test_folded_sections_open_by_keyboard_link_and_print(open_page: Open, audit: Callable[..., Page]) -> None:
+    whole = audit(2, 2, 2)
+    page = replace(whole, sections=whole.sections[:1], folded=whole.sections[1:], answer="Take Refiner.")
+    tab = open_page(page, width=390)
+    folded = tab.locator("details.folded")
+    state = "all => all.map(each => each.open)"
+    assert folded.evaluate_all(state) == [False] * 3
+    assert tab.locator("strong").inner_text() == "Take Refiner."
+    assert tab.locator(".facts").is_visible()
+    # By keyboard.
+    folded.nth(0).locator("> summary").focus()
+    tab.keyboard.press("Enter")
+    assert folded.evaluate_all(state) == [True, False, False]
+    assert folded.nth(0).get_by_role("table").is_visible()
+    # By the table of contents, also into a group of a folded gallery.
+    tab.get_by_role("navigation", name="Contents").get_by_role("link", name="Victim by victim").last.click()
+    assert folded.evaluate_all(state) == [True, True, False]
+    assert folded.nth(1).locator("h2").is_visible()
+    tab.goto(f"{tab.url.partition('#')[0]}#section-4")
+    assert folded.nth(2).evaluate("each => each.open")
+    # Printing opens all, and closes them again.
+    tab.evaluate("for (const each of document.querySelectorAll('.folded')) each.open = false")
+    tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert folded.evaluate_all(state) == [True] * 3
+    tab.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert folded.evaluate_all(state) == [False] * 3
+    # The accessible names of the sections are their headings, folded or not.
+    for title in ("How well each attack did", "All numbers", "Settings and seeds"):
+        assert tab.get_by_role("region", name=title).first.count() == 1

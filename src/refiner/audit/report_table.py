@@ -14,8 +14,8 @@ from refiner.report import Cell
 FROM_ROBUST = "from x*"
 COLUMNS = (
     "defence",
-    "attack",
     "verdict",
+    "attack",
     "visible",
     "identifiable",
     "PSNR, dB",

@@ -19,7 +19,9 @@ from refiner.audit.result_records import (
     Mean,
     Seconds,
     TuningResult,
+    UploadCost,
     control_from_json,
+    cost_from_json,
     finding_from_json,
     from_robust_from_json,
     tuning_from_json,
@@ -36,7 +38,9 @@ _OPTIONAL_PARTS: Mapping[str, Callable[[Mapping[str, Any]], object]] = {
     "tuned": tuning_from_json,
     "control": control_from_json,
     "from_robust": from_robust_from_json,
+    "cost": cost_from_json,
 }
+_ADDED_LATER = ("cost",)  # files of earlier versions lack them
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +75,7 @@ class AuditResult:
         control: The same attack on undefended uploads of the same images, for a lone result of `none` the
             result itself; None if it was not run.
         from_robust: What can be reached from the robust data themselves; None if that was not measured.
+        cost: Gradient error and time of an upload; None in files of versions that did not measure them.
 
     >>> import torch
     >>> from refiner.attacks import InvertingGradients
@@ -111,6 +116,7 @@ class AuditResult:
     upload_bytes: int | None = None
     control: Control | None = None
     from_robust: FromRobust | None = None
+    cost: UploadCost | None = None
 
     def __post_init__(self) -> None:
         count = self.victims * self.batch
@@ -207,6 +213,7 @@ class AuditResult:
             record["verdict"] = GroupVerdict(**{**record["verdict"], **shares})
             record["seconds"] = Seconds(**record["seconds"])
             record["made"] = datetime.fromisoformat(record["made"])
+            record = {**dict.fromkeys(_ADDED_LATER), **record}
             for part, parse in _OPTIONAL_PARTS.items():
                 record[part] = None if record[part] is None else parse(record[part])
             return cls(**record)

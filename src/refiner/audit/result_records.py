@@ -96,6 +96,27 @@ class FromRobust:
 
 
 @dataclass(frozen=True)
+class UploadCost:
+    """What a defence costs: how far its uploads are from the real gradients, and how long one takes."""
+
+    gradient_error: float
+    """Mean over the clients of ‖upload − gradient‖ / ‖gradient‖, at the batch size of the audit."""
+    seconds: float
+    """Time in which one client computes its upload."""
+    undefended_seconds: float
+    """Time in which the same client computes it without a defence."""
+
+    @property
+    def relative_time(self) -> float:
+        """The time of one upload, in multiples of the time without a defence.
+
+        >>> UploadCost(0.1, 0.03, 0.01).relative_time
+        3.0
+        """
+        return self.seconds / self.undefended_seconds if self.undefended_seconds else float("inf")
+
+
+@dataclass(frozen=True)
 class TuningResult:
     """The settings that were chosen for the attack by their mean PSNR on images that are not victims."""
 
@@ -142,6 +163,11 @@ def from_robust_from_json(record: Mapping[str, Any]) -> FromRobust:
     """Return the estimate from robust data that was saved as `record`."""
     others = {name: _optional_number(value) for name, value in record.items() if name != "psnr"}
     return FromRobust(from_json_number(record["psnr"]), **others)
+
+
+def cost_from_json(record: Mapping[str, Any]) -> UploadCost:
+    """Return the cost that was saved as `record`."""
+    return UploadCost(**{name: from_json_number(value) for name, value in record.items()})
 
 
 def tuning_from_json(record: Mapping[str, Any]) -> TuningResult:

@@ -23,6 +23,7 @@ from refiner.audit.seeds import VICTIMS
 from refiner.audit.settings_identity import first_difference, settings_digest
 from refiner.audit.tune_attack import tune_attack
 from refiner.audit.tuning import Tuning
+from refiner.audit.upload_cost import measure_upload_cost
 from refiner.audit.uploads import simulator, uploads
 from refiner.core.determinism import deterministic_algorithms
 from refiner.core.task import Task
@@ -205,6 +206,10 @@ def _run_stages(plan: Plan, chunk: int | None, resume: Path | None, on_progress:
         on_progress=lambda done, total: on_progress("defence", done, total),
     )
     defended_at = time.perf_counter()
+    cost = measure_upload_cost(
+        plan.task, plan.defense, plan.x, plan.y, observation.gradient, seed=plan.seed + VICTIMS, chunk=chunk
+    )
+    measured_at = time.perf_counter()
     resumed = resume is not None and resume.exists()
     simulate = simulator(plan.task, plan.defense, plan.attacker_images)
     reconstruction = attack.reconstruct(
@@ -262,7 +267,7 @@ def _run_stages(plan: Plan, chunk: int | None, resume: Path | None, on_progress:
         robust=None if robust is None else to_pixels(robust.flatten(0, 1).float().cpu()),
         seconds=Seconds(
             defended_at - tuned_at,
-            attacked_at - defended_at,
+            attacked_at - measured_at,
             time.perf_counter() - attacked_at,
             resumed,
             0.0 if tuned is None else tuned_at - start,
@@ -272,6 +277,7 @@ def _run_stages(plan: Plan, chunk: int | None, resume: Path | None, on_progress:
         tuned=tuned,
         upload_bytes=plan.defense.wire_bytes(plan.task.shapes),
         from_robust=reached,
+        cost=cost,
     )
     return conclude(result, None, plan.scorer.thresholds)
 

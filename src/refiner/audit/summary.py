@@ -1,6 +1,6 @@
 """The main results of audits in a few sentences."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from refiner.audit.caveats import caveats, guarantees
 from refiner.audit.display_names import enumeration, pair_names, settings_text
@@ -23,12 +23,12 @@ def main_sentences(results: Sequence[AuditResult]) -> list[str]:
     sentences = []
     if all(result.defense != "none" for result in results):
         # The control of a defence that was audited alone.
-        strongest = min(results, key=_strength)
+        strongest = strongest_attack(results)
         if strongest.control is not None:
             sentences.append(_control_sentence(strongest, strongest.control))
     # First what the attack does without a defence.
     for name, audits in sorted(defenses.items(), key=lambda item: item[1][0].defense != "none"):
-        strongest = min(audits, key=_strength)
+        strongest = strongest_attack(audits)
         sentences.append(_sentence(name, strongest, several))
     return sentences
 
@@ -132,6 +132,11 @@ def tuning_text(result: AuditResult) -> str:
 
 def _other_images(count: int) -> str:
     return f"{count} other image{'' if count == 1 else 's'}"
+
+
+def strongest_attack(audits: Iterable[AuditResult]) -> AuditResult:
+    """Return the audit of one defence whose attack reveals most."""
+    return min(audits, key=_strength)
 
 
 def _strength(result: AuditResult) -> tuple[int, int, int, float]:

@@ -47,7 +47,7 @@ def uploads(
     >>> uploads(task, NoDefense(), x, y, labels=False, seed=0, chunk=2)[1].victims
     3
     """
-    step = max(1, _SAMPLES_PER_CALL // x.shape[1]) if chunk is None else checks.integer("chunk", chunk, 1)
+    step = victims_per_call(x.shape[1], chunk)
     robust, observations = [], []
     for first in range(0, len(x), step):
         on_progress(first, len(x))
@@ -60,6 +60,15 @@ def uploads(
     gradient = torch.cat([observation.gradient for observation in observations])
     observation = replace(observations[0], gradient=gradient, labels=y if labels else None)
     return (torch.cat(robust) if robust else None), observation
+
+
+def victims_per_call(batch: int, chunk: int | None = None) -> int:
+    """Return how many clients with batches of `batch` samples are protected at a time.
+
+    >>> victims_per_call(16), victims_per_call(16, chunk=3)
+    (16, 3)
+    """
+    return max(1, _SAMPLES_PER_CALL // batch) if chunk is None else checks.integer("chunk", chunk, 1)
 
 
 def simulator(task: Task, defense: Defense, images: AttackerImages | None) -> Simulator | None:

@@ -7,6 +7,7 @@ import typer
 from refiner._version import __version__
 from refiner.cli.audit import audit
 from refiner.cli.common import console
+from refiner.cli.compare import compare
 from refiner.cli.data import data
 from refiner.cli.defenses import attacks, defenses
 from refiner.cli.evalnet import evalnet
@@ -25,6 +26,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(audit)
+app.command()(compare)
 app.command()(recommend)
 app.command()(refine)
 app.command()(train)

@@ -94,6 +94,13 @@ def audit(
             "each defence; it learns from public images.",
         ),
     ] = False,
+    training: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Output folder of `refiner train`: the report shows the accuracy that defences keep (PMM). "
+            "Repeat the option: one without a defence, and one for each defence."
+        ),
+    ] = None,
     size: Size = None,
     seed: Annotated[int, typer.Option(help="Seed of the model, the defences and the attacks.")] = 0,
     chunk: Annotated[
@@ -122,11 +129,12 @@ def audit(
         from refiner.attacks import Attack, attack_with_iterations, tunable
         from refiner.audit import Plan, Tuning, load_victims, write_report
         from refiner.audit.auto_attacks import AUTO
-        from refiner.cli.audit_steps import choose_attacks, run_plans, threat_model
+        from refiner.cli.audit_steps import choose_attacks, report_pmm, run_plans, threat_model
         from refiner.cli.audit_table import print_results, results_record
         from refiner.core import Task
         from refiner.core.determinism import deterministic_algorithms
         from refiner.defenses import make_defense
+        from refiner.federation.pmm import pmm_of_trainings
         from refiner.models import build_model
         from refiner.models.build import check_model_classes
 
@@ -142,6 +150,7 @@ def audit(
             defenses = list(dict.fromkeys(defense or ("none", "refiner")))
             for name in defenses:
                 make_defense(name)
+            trained = pmm_of_trainings(training, "training") if training else {}
             torch.manual_seed(integer("seed", seed, 0, 2**32 - 1))
             images = load_victims(
                 data,
@@ -194,9 +203,10 @@ def audit(
                 for attacker in attacks
             ]
             results = run_plans(plans, out, chunk, control=not no_control, quiet=quiet)
-        page = write_report(out / "report.html", results, images.source)
+        pmm = report_pmm(results, [name for name in defenses for _ in attacks], trained)
+        page = write_report(out / "report.html", results, images.source, pmm=pmm)
         if as_json:
-            print_json({**results_record(results), "report": page})
+            print_json({**results_record(results), "pmm": pmm, "report": page})
             return
         print_results(results)
         console.print(f"Report: {page}", highlight=False, soft_wrap=True)

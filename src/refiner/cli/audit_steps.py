@@ -1,7 +1,8 @@
 """The steps of `refiner audit`: attacks and threat model from its options, and the audits."""
 
+import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -12,14 +13,16 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemaini
 from refiner.attacks import Attack, ThreatModel
 from refiner.audit import AuditResult, Plan, audit_all
 from refiner.audit.auto_attacks import undefended_plans, working_attacks
+from refiner.audit.display_names import pair_names
 from refiner.audit.duration import estimate_duration
 from refiner.audit.result_folder import is_finished
+from refiner.audit.serialization import to_json_value
 from refiner.audit.summary import tuning_text
 from refiner.checks import unknown_name
 from refiner.cli.choices import CAPABILITIES
 from refiner.cli.common import print_line
 from refiner.cli.progress import Rate, progress_bar
-from refiner.defenses import NoDefense
+from refiner.defenses import NoDefense, make_defense, short_name
 from refiner.errors import DataError
 
 
@@ -32,6 +35,26 @@ def threat_model(grants: Sequence[str], denials: Sequence[str]) -> ThreatModel:
     if both := sorted(set(grants) & set(denials)):
         raise DataError(field="deny", value=both[0], problem="is granted as well")
     return ThreatModel(**dict.fromkeys(grants, True), **dict.fromkeys(denials, False))
+
+
+def report_pmm(
+    results: Sequence[AuditResult], defenses: Sequence[str], trained: Mapping[str, float]
+) -> dict[str, float]:
+    """Return PMM by the names that the report has for defences.
+
+    Args:
+        results: The audits.
+        defenses: The defence of each audit, as it was given.
+        trained: PMM by the defence of a training, as it was given there; equal settings are the same defence.
+    """
+    known = {_identity(text): pmm for text, pmm in trained.items()}
+    pairs = zip(pair_names(results), defenses, strict=True)
+    found = {name: known.get(_identity(text)) for (name, _), text in pairs}
+    return {name: pmm for name, pmm in found.items() if pmm is not None}
+
+
+def _identity(defense: str) -> str:
+    return json.dumps([short_name(defense), to_json_value(make_defense(defense).settings())])
 
 
 def choose_attacks(

@@ -14,6 +14,7 @@ from refiner.audit.result_records import Mean
 from refiner.audit.serialization import to_json_value
 from refiner.audit.summary import main_sentences, other_sentences, verdict_note
 from refiner.cli.common import console
+from refiner.metrics import Level
 
 _COLOURS = {"visible": "red", "identifiable": "yellow", "neither": "green", "no verdict": "bright_black"}
 # Narrower terminals show only what the verdict depends on, with several attacks less than that; the report
@@ -57,7 +58,7 @@ def print_results(results: Sequence[AuditResult]) -> None:
             *_scores(result.means, scores, wide),
             *([inferred] if wide else []),
             *(escape(share_cell(share).text) for share in (verdict.visible, verdict.identifiable)),
-            f"[{_COLOURS[verdict.level]}]{verdict.level}[/]",
+            verdict_markup(verdict.level),
         )
     # All audits have the same victims, and so the same blind guess.
     table.add_row("blind guess", *[""] * (len(names) - 1), *_scores(blind_means(results) or {}, scores, wide))
@@ -66,6 +67,15 @@ def print_results(results: Sequence[AuditResult]) -> None:
     # One line for each defence; then what a reader must know to judge them.
     for text in (*main_sentences(results), " ".join(other_sentences(results)), verdict_note(results)):
         console.print(text, highlight=False, markup=False)
+
+
+def verdict_markup(level: Level) -> str:
+    """Return a verdict in its colour, as markup for the terminal.
+
+    >>> verdict_markup("visible")
+    '[red]visible[/]'
+    """
+    return f"[{_COLOURS[level]}]{level}[/]"
 
 
 def results_record(results: Sequence[AuditResult]) -> dict[str, object]:
@@ -86,6 +96,7 @@ def results_record(results: Sequence[AuditResult]) -> dict[str, object]:
                 "control": None if result.control is None else asdict(result.control),
                 "tuned": None if result.tuned is None else dict(result.tuned.chosen),
                 "from_robust": None if result.from_robust is None else asdict(result.from_robust),
+                "cost": None if result.cost is None else asdict(result.cost),
                 "seconds": asdict(result.seconds),
                 "settings": to_json_value(result.settings),
             }

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 def train(
     command: typer.Context,
-    out: Annotated[Path, typer.Option(help="Folder for weights, log, settings and outcome.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for report, weights, log, settings and outcome.")] = Path(
         "out/train"
     ),
     data: Annotated[
@@ -93,6 +93,7 @@ def train(
     with one_line_errors(command):
         from refiner.federation import Experiment, FederatedSettings, TrainingStopped, run_experiment
         from refiner.federation.reference import read_reference
+        from refiner.federation.report import write_training_report
         from refiner.federation.training import CheckpointConfig
 
         checks.choice("engine", engine, ("local", "flower"))
@@ -187,14 +188,16 @@ def train(
                 bar.stop()
                 print_line(_how_to_continue(command, checkpoint, stopped))
                 raise typer.Exit(130) from None
+        report = write_training_report(out, experiment, outcome, reference_training)
         if as_json:
-            print_json(_record(experiment, out, outcome, reference_training))
+            print_json({**_record(experiment, out, outcome, reference_training), "report": report})
             return
         last = outcome.curve[-1][0]
         console.print(f"Test accuracy after {last} rounds: {100 * outcome.accuracy:.2f} %")
         if reference_training is not None:
             console.print(reference_training.describe(outcome), highlight=False, markup=False, soft_wrap=True)
         console.print(f"Weights, log and settings: {out}", highlight=False, soft_wrap=True)
+        console.print(f"Report: {report}", highlight=False, soft_wrap=True)
 
 
 def _how_to_continue(command: typer.Context, checkpoint: Path, stopped: BaseException) -> str:

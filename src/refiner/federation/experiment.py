@@ -93,11 +93,16 @@ class Outcome:
         accuracy: The share of test samples classified correctly after the last round.
         curve: Pairs of rounds done and test accuracy.
         seconds: Duration of this run. The time before it was resumed is not included.
+        rounds_run: Number of rounds in this run; None if unknown.
+        upload_bytes: Size of one client's upload in the defence's compact encoding; None for several local
+            steps, whose sum has none.
     """
 
     accuracy: float
     curve: Curve
     seconds: float
+    rounds_run: int | None = None
+    upload_bytes: int | None = None
 
 
 OnNote = Callable[[str], None]
@@ -173,7 +178,13 @@ def run_experiment(
     busy = DataError(field="out", value=str(folder), problem="another training is writing to it")
     with locked(folder, busy):
         write_atomically(folder / "settings.json", json.dumps(asdict(experiment), indent=1).encode())
-        start = time.perf_counter()
+        start, rounds_run = time.perf_counter(), 0
+
+        def count(round: int, score: float | None) -> None:
+            nonlocal rounds_run
+            rounds_run += 1
+            on_round(round, score)
+
         curve = run_rounds(
             clients,
             task,
@@ -184,15 +195,22 @@ def run_experiment(
             evaluate_every=experiment.evaluate_every,
             patience=experiment.patience,
             checkpoints=checkpoints,
-            on_round=on_round,
+            on_round=count,
             stop=stop,
         )
-        outcome = Outcome(curve[-1][1], curve, time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        outcome = Outcome(curve[-1][1], curve, seconds, rounds_run, _upload_bytes(experiment, task))
         trained = model.model if isinstance(model, Normalized) else model
         weights = save({name: tensor.cpu() for name, tensor in trained.state_dict().items()})
         write_atomically(folder / "weights.safetensors", weights)
         write_atomically(folder / "outcome.json", json.dumps(asdict(outcome), indent=1).encode())
     return outcome
+
+
+def _upload_bytes(experiment: Experiment, task: Task) -> int | None:
+    if experiment.training.local_steps > 1:
+        return None
+    return make_defense(experiment.defense).wire_bytes(task.shapes)
 
 
 def _build_model(experiment: Experiment, data: ImageDataset) -> nn.Module:

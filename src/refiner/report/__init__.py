@@ -1,10 +1,13 @@
 """Reports: one self-contained HTML page built from plain records, without torch."""
 
 from refiner.report.comparison import Comparison, ImageRow
+from refiner.report.curves import Curves, CurveSeries
 from refiner.report.distribution import Distribution, ReferenceLine, Strip
 from refiner.report.gallery import Card, CardGroup, Gallery
+from refiner.report.grid import Grid, GridColumn, GridImage
 from refiner.report.inline_image import InlineImage, to_pixels
 from refiner.report.page import Page, Section, render_page, write_page
+from refiner.report.scatter import Dot, Scatter
 from refiner.report.settings_table import SettingsTable
 from refiner.report.table import Cell, Table
 from refiner.report.verdict import VERDICTS, Verdict
@@ -15,12 +18,19 @@ __all__ = [
     "CardGroup",
     "Cell",
     "Comparison",
+    "CurveSeries",
+    "Curves",
     "Distribution",
+    "Dot",
     "Gallery",
+    "Grid",
+    "GridColumn",
+    "GridImage",
     "ImageRow",
     "InlineImage",
     "Page",
     "ReferenceLine",
+    "Scatter",
     "Section",
     "SettingsTable",
     "Strip",

@@ -26,15 +26,3 @@ for (const tools of document.querySelectorAll(".tools")) {
   }
   tools.hidden = false;
 }
-
-const reveal = (hash) => {
-  const target = document.getElementById(hash.slice(1));
-  if (target instanceof HTMLDetailsElement) {
-    target.open = true;
-    target.hidden = false;
-  }
-};
-for (const link of document.querySelectorAll("a[href^='#']")) {
-  link.addEventListener("click", () => reveal(link.hash));
-}
-reveal(location.hash);

@@ -69,14 +69,21 @@ class CardGroup:
     Args:
         defense: Name of the defence.
         attack: Name of the attack.
-        cards: One card per victim.
+        cards: One card per victim, or for the first of them.
         note: Text above the cards; may be empty.
+        verdicts: The verdicts on all victims where there are more of them than cards; they are counted
+            instead of those of the cards.
     """
 
     defense: str
     attack: str
     cards: Sequence[Card]
     note: str = ""
+    verdicts: Sequence[Verdict] = ()
+
+    def counted(self) -> list[Verdict | None]:
+        """Return the verdicts on all victims."""
+        return list(self.verdicts) or [card.verdict for card in self.cards]
 
 
 @dataclass(frozen=True)
@@ -139,7 +146,7 @@ def _overview(gallery: Gallery, anchors: Sequence[str]) -> str:
 
 
 def _link(group: CardGroup, anchor: str) -> str:
-    verdicts = [card.verdict for card in group.cards]
+    verdicts = group.counted()
     worst = next((verdict for verdict in VERDICTS if verdict in verdicts), None)
     if worst is None:
         return f'<a href="#{anchor}">{count_of(len(verdicts), "victim")}</a>'
@@ -153,7 +160,7 @@ def _link(group: CardGroup, anchor: str) -> str:
 
 def _filter(groups: Sequence[CardGroup]) -> str:
     """Return check boxes for the verdicts and a button that opens all groups; shown by the page's script."""
-    count = Counter(card.verdict for group in groups for card in group.cards)
+    count = Counter(verdict for group in groups for verdict in group.counted())
     present = [verdict for verdict in VERDICTS if count[verdict]]
     boxes = "".join(
         f'<label><input type="checkbox" value="{verdict}" checked>{badge(verdict)} {count[verdict]}</label>\n'
@@ -165,7 +172,7 @@ def _filter(groups: Sequence[CardGroup]) -> str:
 
 
 def _group(group: CardGroup, anchor: str, is_open: bool) -> str:
-    verdicts = [card.verdict for card in group.cards]
+    verdicts = group.counted()
     counts = verdict_counts(verdicts) or count_of(len(verdicts), "victim")
     cards = "".join(map(_card, group.cards))
     widest = max((len(card.images()) for card in group.cards), default=2)

@@ -18,8 +18,18 @@ from refiner.report.markup import escape, paragraph
 from refiner.report.verdict import Verdict, badge, check_verdict, css_class, icon_sprite
 
 _LARGE_TYPE = 14  # a fact of at most so many characters is set in large type
-_STYLES = ("page.css", "comparison.css", "gallery.css", "table.css", "distribution.css", "settings_table.css")
-_SCRIPTS = ("table.js", "gallery.js", "settings_table.js")
+_STYLES = (
+    "page.css",
+    "folding.css",
+    "comparison.css",
+    "gallery.css",
+    "table.css",
+    "grid.css",
+    "distribution.css",
+    "plot.css",
+    "settings_table.css",
+)
+_SCRIPTS = ("table.js", "gallery.js", "settings_table.js", "folding.js")
 
 
 class Section(Protocol):
@@ -43,11 +53,16 @@ class Page:
     Args:
         title: Main heading.
         summary: The main result in a few sentences.
+        answer: The main result in one sentence, in bold before the summary; may be empty.
         facts: Key figures, as (name, value).
         sections: The sections, in their order.
-        note: What a reader must know to judge the summary, one or more paragraphs; may be empty.
+        folded: Sections after them that are closed until the reader opens them, or prints the page.
+        note: What a reader must know to judge the summary, one or more paragraphs; may be empty. With
+            `folded` sections it stands before them, together with the facts, so that the first section is on
+            the first screen, under the heading `note_title`.
         verdict: Shown as a badge before the summary.
         made: When the results were computed, with a time zone.
+        note_title: Heading of the note and the facts where they stand before folded sections.
 
     Raises:
         SettingError: if `verdict` is none of `VERDICTS`.
@@ -61,6 +76,9 @@ class Page:
     note: str | Sequence[str] = ""
     verdict: Verdict | None = None
     made: datetime | None = None
+    folded: Sequence[Section] = ()
+    answer: str = ""
+    note_title: str = "How to judge these results"
 
     def __post_init__(self) -> None:
         check_verdict(self.verdict)
@@ -102,7 +120,14 @@ def render_page(page: Page) -> str:
     True
     """
     style, script = _read(_STYLES), _read(_SCRIPTS)
-    sections, contents = _render_sections(page.sections)
+    sections, folded, contents = _render_sections(page)
+    background = f"{_notes(page.note)}{_facts(page.facts)}"
+    if folded and background:
+        sections += (
+            '<section class="background" aria-labelledby="background-title">\n'
+            f'<h2 id="background-title">{escape(page.note_title)}</h2>\n{background}</section>\n'
+        )
+        background = ""
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -116,12 +141,12 @@ def render_page(page: Page) -> str:
 <style>
 {style}</style>
 </head>
-<body>
+<body{' class="answer-first"' if folded else ""}>
 {icon_sprite()}<header>
 {_byline(page.made)}<h1>{escape(page.title)}</h1>
-{_summary(page)}{_notes(page.note)}{_facts(page.facts)}{contents}</header>
+{_summary(page)}{background}{contents}</header>
 <main>
-{sections}</main>
+{sections}{folded}</main>
 <footer>
 <p>Made with refiner {escape(__version__)}. This page is self-contained: it makes no network requests.</p>
 </footer>
@@ -155,10 +180,15 @@ def _byline(made: datetime | None) -> str:
 
 
 def _summary(page: Page) -> str:
-    if page.verdict is None:
+    if page.verdict is None and not page.answer:
         return paragraph(page.summary, "summary")
-    content = f"{badge(page.verdict, long=True)} {escape(page.summary)}"
-    return f'<p class="summary {css_class(page.verdict)}">{content}</p>\n'
+    style = "" if page.verdict is None else f" {css_class(page.verdict)}"
+    parts = [
+        "" if page.verdict is None else badge(page.verdict, long=True),
+        f"<strong>{escape(page.answer)}</strong>" if page.answer else "",
+        escape(page.summary),
+    ]
+    return f'<p class="summary{style}">{" ".join(filter(None, parts))}</p>\n'
 
 
 def _notes(note: str | Sequence[str]) -> str:
@@ -176,24 +206,32 @@ def _facts(facts: Sequence[tuple[str, str]]) -> str:
     return f'<dl class="facts">\n{items}</dl>\n'
 
 
-def _render_sections(sections: Sequence[Section]) -> tuple[str, str]:
-    """Return the sections, numbered by caption label, and a table of contents if there are three or more."""
+def _render_sections(page: Page) -> tuple[str, str, str]:
+    """Return open sections, folded ones, and a table of contents if there are three or more.
+
+    They are numbered by caption label.
+    """
     counts: dict[str, int] = {}
-    body = links = ""
-    for position, section in enumerate(sections, start=1):
+    bodies, links = {False: "", True: ""}, ""
+    every = [*((section, False) for section in page.sections), *((section, True) for section in page.folded)]
+    for position, (section, folded) in enumerate(every, start=1):
         anchor, label = f"section-{position}", ""
         if section.caption_label:
             counts[section.caption_label] = counts.get(section.caption_label, 0) + 1
             label = f'<span class="kind">{section.caption_label} {counts[section.caption_label]}</span> '
         title = escape(section.title)
-        body += (
+        heading, content = f'<h2 id="{anchor}-title">{label}{title}</h2>', section.html(anchor)
+        if folded:
+            content = f'<details class="folded"><summary>{heading}</summary>\n{content}</details>\n'
+        else:
+            content = f"{heading}\n{content}"
+        bodies[folded] += (
             f'<section id="{anchor}" class="{_css_class(section)}" aria-labelledby="{anchor}-title">\n'
-            f'<h2 id="{anchor}-title">{label}{title}</h2>\n{section.html(anchor)}</section>\n'
+            f"{content}</section>\n"
         )
         links += f'<li><a href="#{anchor}">{label}{title}</a></li>\n'
-    if len(sections) < 3:
-        return body, ""
-    return body, f'<nav class="contents" aria-label="Contents">\n<ol>\n{links}</ol>\n</nav>\n'
+    contents = f'<nav class="contents" aria-label="Contents">\n<ol>\n{links}</ol>\n</nav>\n'
+    return bodies[False], bodies[True], contents if len(every) > 2 else ""
 
 
 def _css_class(section: Section) -> str:

@@ -16,6 +16,7 @@ class SettingsTable:
         values: The settings; a value that is itself a mapping becomes a section of its own.
         title: Heading of the section.
         note: Text below the heading; may be empty.
+        collapsed: Whether they are shown only when the reader opens them; not needed in a folded section.
 
     >>> SettingsTable({"seed": 0, "attack": {"iterations": 300}}).as_json()
     '{\\n  "seed": 0,\\n  "attack": {\\n    "iterations": 300\\n  }\\n}'
@@ -25,25 +26,28 @@ class SettingsTable:
     values: Mapping[str, object]
     title: str = "Settings and seeds"
     note: str = ""
+    collapsed: bool = True
 
     def as_json(self) -> str:
         """Return all settings as JSON; values that JSON cannot represent are written as text."""
         return json.dumps(self.values, indent=2, ensure_ascii=False, default=_json_value)
 
     def html(self, anchor: str) -> str:
-        """Return a collapsible element with a definition list for every section."""
+        """Return a definition list for every section, collapsible unless `collapsed` is false."""
         top_level = {name: value for name, value in self.values.items() if not isinstance(value, Mapping)}
         body = _definition_list(top_level) if top_level else ""
         for name, value in self.values.items():
             if isinstance(value, Mapping):
                 body += f"<h3>{escape(name)}</h3>\n{_definition_list(value)}"
         count = count_of(sum(1 for _ in _flatten(self.values, "")), "setting")
+        start, end = "<div>", "</div>"
+        if self.collapsed:
+            start, end = f"<details><summary>Show {count}</summary>", "</details>"
         return (
-            f"{paragraph(self.note, 'note')}"
-            f"<details><summary>Show {count}</summary>\n"
+            f"{paragraph(self.note, 'note')}{start}\n"
             f'<div class="copy" data-copy="{escape(self.as_json())}" hidden>'
             '<button type="button">Copy as JSON</button> <span role="status"></span></div>\n'
-            f"{body}</details>\n"
+            f"{body}{end}\n"
         )
 
 

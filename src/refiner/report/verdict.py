@@ -78,10 +78,12 @@ def share_bar(verdicts: Iterable[Verdict | None]) -> str:
 
 
 def verdict_counts(verdicts: Iterable[Verdict | None]) -> str:
-    """Return the number of each verdict as text.
+    """Return the number of each verdict as text; visible images are identifiable too, and are counted once.
 
-    >>> verdict_counts(["neither", "visible", "neither"])
-    '1 visible, 2 neither'
+    >>> verdict_counts(["neither", "visible", "neither"]), verdict_counts(["identifiable", "visible"])
+    ('1 visible, 2 neither', '1 visible, 1 more identifiable')
     """
     count = Counter(verdicts)
-    return ", ".join(f"{count[v]} {v}" for v in VERDICTS if count[v])
+    more = "more " if count["visible"] else ""
+    words = {verdict: f"{more}{verdict}" if verdict == "identifiable" else verdict for verdict in VERDICTS}
+    return ", ".join(f"{count[v]} {words[v]}" for v in VERDICTS if count[v])

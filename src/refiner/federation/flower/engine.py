@@ -96,7 +96,7 @@ def train_on_flower(
         run = deployment.submit(write_app(working / "app", config))
         follow_run(deployment, run, checkpoints, on_round, on_rejected)
     result = json.loads((folder / "outcome.json").read_text(encoding="utf-8"))
-    return Outcome(result["accuracy"], [(row[0], row[1]) for row in result["curve"]], result["seconds"])
+    return Outcome(**{**result, "curve": [(row[0], row[1]) for row in result["curve"]]})
 
 
 def follow_run(
