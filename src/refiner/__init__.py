@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from refiner.models import LeNet, ResNet, ViT, resnet10, resnet18, resnet34
     from refiner.noisy_dataset import NoisyDataset
     from refiner.protected_training import protect_training
+    from refiner.secret_file import load_secret
 
 __all__ = [
     "AuditResult",
@@ -46,6 +47,7 @@ __all__ = [
     "flatten",
     "gradients",
     "load_sample",
+    "load_secret",
     "protect_training",
     "resnet10",
     "resnet18",
@@ -65,6 +67,7 @@ _MODULES = {
     "models": ("LeNet", "ResNet", "ViT", "resnet10", "resnet18", "resnet34"),
     "noisy_dataset": ("NoisyDataset",),
     "protected_training": ("protect_training",),
+    "secret_file": ("load_secret",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

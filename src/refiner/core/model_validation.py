@@ -39,11 +39,20 @@ def run_once(model: nn.Module, state: Mapping[str, Tensor], example: Tensor) -> 
 
     Raises:
         DataError: The model fails on the example, or its output is no tensor of finite scores.
-        UnsupportedModelError: The model changes its state in a forward pass.
+        UnsupportedModelError: The model changes its state in a forward pass, or switches on torch.autocast.
     """
     order: list[str] = []
+    device = example.device.type
+
+    def start(module: nn.Module, name: str) -> None:
+        order.append(name)
+        # Convolutions would fail under it later, at the first batch.
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+            reason = "runs under torch.autocast, which the model switches on in its forward pass"
+            raise _unsupported(name, module, reason, "remove it: refiner runs models in full precision")
+
     handles = [
-        module.register_forward_pre_hook(lambda _m, _a, name=name: order.append(name))
+        module.register_forward_pre_hook(lambda module, _args, name=name: start(module, name))
         for name, module in model.named_modules()
     ]
     before = {name: value.clone() for name, value in state.items()}
