@@ -247,5 +247,5 @@ def test_autocast_inside_of_a_model_is_refused_in_a_sentence() -> None:
         Task(AutocastInside(), example=torch.rand(2, 4))
     assert str(caught.value) == (
         "body (Linear): runs under torch.autocast, which the model switches on in its forward pass; "
-        "remove it: refiner runs models in full precision"
+        "refiner runs models in full precision: remove it, or set a trainer's bf16 and fp16 to False"
     )
