@@ -1,12 +1,12 @@
 """Protect a training with Hugging Face's Trainer: `training_step` calls `refiner.backward`.
 
-    pip install -r examples/requirements.lock
+    pip install -r requirements.lock -r examples/requirements.lock
     python examples/hf_trainer.py           # a small ViT with random weights, bundled images, seconds
 
 Expect a line per epoch with a loss that falls, then the accuracy. The client's secret is created in
 `hf_trainer.secret`, with mode 600: keep that file, it fixes the noise of each image.
 
-`training_step` is where the Trainer computes a batch's gradient; clipping, scheduler, logs and evaluation stay.
+`training_step` is where the Trainer computes a batch's gradient; clipping, scheduler and logs stay.
 Images stay in 0..1 and the model normalises them: set `do_normalize=False` in an image processor. `bf16=True`
 and `fp16=True` run the model under autocast, and are refused with a sentence.
 """

@@ -1,9 +1,9 @@
 """Protect a training with Lightning's Trainer: manual optimisation, with `refiner.backward` in the step.
 
-    pip install -r examples/requirements.lock
+    pip install -r requirements.lock -r examples/requirements.lock
     python examples/lightning_module.py           # bundled images, seconds on 2 cores
 
-Expect a line per epoch with a loss that falls. The client's secret is created in `lightning.secret`, with mode
+Expect a line per epoch, and that the loss falls. The client's secret is created in `lightning.secret`, mode
 600: keep that file, it fixes the noise of each image.
 
 Manual optimisation (`automatic_optimization = False`) is Lightning's own way to compute gradients yourself;
@@ -69,7 +69,9 @@ if __name__ == "__main__":
     train, _ = load_train_and_test(options.data)
     data = TensorDataset(train.images[: options.images].float() / 255, train.labels[: options.images])
     defense = refiner.Refiner(secret=refiner.load_secret(options.secret), iterations=3)
-    quiet: Any = dict(logger=False, enable_model_summary=False, enable_checkpointing=False, enable_progress_bar=False)
+    quiet: Any = dict(
+        logger=False, enable_model_summary=False, enable_checkpointing=False, enable_progress_bar=False
+    )
     trainer = Trainer(max_epochs=options.epochs, accelerator="cpu", precision=options.precision, **quiet)
     convolution = nn.Sequential(nn.Conv2d(3, 16, 5, stride=4, padding=2), nn.GroupNorm(4, 16), nn.ReLU())
     model = nn.Sequential(convolution, nn.Flatten(), nn.Linear(1024, train.classes))

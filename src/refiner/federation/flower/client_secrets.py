@@ -20,6 +20,7 @@ from refiner.federation.secure.identity import Identity
 from refiner.files import create_private, file_error, write_atomically
 from refiner.secret_file import load_secret, others_have_permission, read_private_bytes
 
+
 class NoFolder(SettingError):
     """The node's configuration names no folder. It says nothing of the client's data, and may be sent."""
 
