@@ -63,7 +63,7 @@ def main(data: str, rounds: int, grid: Grid, context: Context) -> None:
     settings = FederatedSettings(clients=CLIENTS, batch=32, local_steps=2, lr=0.03)
     strategy = MeanUpdate(MODEL, classes=10, settings=settings, min_train_nodes=CLIENTS)
     initial = ArrayRecord(dict(make_model(MODEL).named_parameters()))
-    strategy.start(grid, initial, num_rounds=rounds, timeout=120, evaluate_fn=partial(evaluate, data))
+    strategy.start(grid, initial, num_rounds=rounds, timeout=300, evaluate_fn=partial(evaluate, data))
 
 
 if __name__ == "__main__":
@@ -71,10 +71,10 @@ if __name__ == "__main__":
     for client in range(CLIENTS):
         folder = options.folder.resolve() / f"client-{client}"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        settings = {"data": options.data, "defense": "refiner:iterations=3"}
-        settings |= {"clients": CLIENTS, "client": client}  # its share of the data
+        share = {"clients": CLIENTS, "client": client}
+        settings = {"data": options.data, "defense": "refiner:iterations=3", **share}
         (folder / "client.json").write_text(json.dumps(settings))
-    server = ServerApp()
-    server.main()(partial(main, options.data, options.rounds))
+    (server := ServerApp()).main()(partial(main, options.data, options.rounds))
     client_app = SimulatedClient(None if options.without_folder else options.folder.resolve())
-    run_simulation(server, client_app, CLIENTS)
+    one_core = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}  # for each client
+    run_simulation(server, client_app, CLIENTS, backend_config=one_core)
