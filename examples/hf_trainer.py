@@ -8,7 +8,7 @@ Expect a line per epoch with a loss that falls, then the accuracy. The client's 
 
 `training_step` is where the Trainer computes a batch's gradient; clipping, scheduler and logs stay.
 Images stay in 0..1 and the model normalises them: set `do_normalize=False` in an image processor. `bf16=True`
-and `fp16=True` run the model under autocast, and are refused with a sentence.
+runs the model under autocast, and is refused with a sentence.
 """
 
 import argparse
