@@ -5,6 +5,7 @@
 # make test-processes the tests that start and kill other processes of the library
 # make test-flower  the tests that start a SuperLink and SuperNodes on loopback; minutes
 # make test-wheel   build the wheel, install it into an empty environment, run an audit with it
+# make test-frameworks the examples with Lightning, Hugging Face's Trainer and Ray
 # make test-kernels the Triton kernels without a GPU, in Triton's interpreter
 
 PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
@@ -17,7 +18,7 @@ CODE := $(wildcard src tests tools benchmarks examples)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := test
-.PHONY: demo test docs test-processes test-flower test-wheel test-kernels lint format clean
+.PHONY: demo test docs test-processes test-flower test-wheel test-kernels test-frameworks lint format clean
 
 demo: $(READY)
 	$(BIN)/refiner audit --victims 20 --iterations 300 --attack inverting --attack linear --out out/demo \
@@ -54,6 +55,12 @@ TRITON := out/triton-3.9.0
 test-kernels: $(READY)
 	[ -d $(TRITON) ] || { $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $(TRITON).part triton==3.9.0 && mv $(TRITON).part $(TRITON); }
 	PYTHONPATH=$(TRITON) $(BIN)/pytest -n $(WORKERS) -q tests/core/test_kernels.py
+
+# Beside the environment, as for Triton: they are large, and only examples need them.
+FRAMEWORKS := out/frameworks-$(shell cksum < examples/requirements.lock | cut -d' ' -f1)
+test-frameworks: $(READY)
+	[ -d $(FRAMEWORKS) ] || { rm -rf $(FRAMEWORKS).part && $(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $(FRAMEWORKS).part -r examples/requirements.lock && mv $(FRAMEWORKS).part $(FRAMEWORKS); }
+	PYTHONPATH=$(CURDIR)/$(FRAMEWORKS) $(BIN)/pytest -n $(WORKERS) -q -m frameworks tests/examples
 
 lint: $(READY)
 	$(BIN)/ruff check $(CODE)

@@ -144,6 +144,59 @@ def test_misuse_raises_one_line_and_leaves_every_grad_empty(case: str) -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+def forward_in_autocast(model: ProtectedModel, x: Tensor, y: Tensor) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = CROSS_ENTROPY(model(x), y)
+    loss.backward()
+
+
+def backward_in_autocast(model: ProtectedModel, x: Tensor, y: Tensor) -> None:
+    loss = CROSS_ENTROPY(model(x), y)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss.backward()
+
+
+@pytest.mark.parametrize("misuse", [forward_in_autocast, backward_in_autocast])
+@pytest.mark.parametrize("step", [0, 1])
+def test_autocast_is_refused_in_the_first_step_and_later(misuse: Callable[..., None], step: int) -> None:
+    """The model is validated in the first step only; a later one must not pass for that."""
+    model, optimizer, loader = protected()
+    for number, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        if number == step:
+            with pytest.raises(refiner.ProtectionError) as caught:
+                misuse(model, x, y)
+            assert str(caught.value) == (
+                "torch.autocast is on for cpu: protected gradients are computed in full precision only; "
+                "move model(x) and loss.backward() out of the autocast block"
+            )
+            assert empty(model)
+            break
+        CROSS_ENTROPY(model(x), y).backward()
+        optimizer.step()
+
+
+def test_autocast_is_allowed_around_the_loss_and_in_evaluation() -> None:
+    model, optimizer, loader = protected()
+    for x, y in loader:
+        optimizer.zero_grad()
+        scores = model(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = CROSS_ENTROPY(scores, y)
+        loss.backward()
+        optimizer.step()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert model.eval()(x).dtype == torch.bfloat16
+
+
+def test_a_grad_scaler_is_refused_by_name() -> None:
+    model, _, loader = protected()
+    x, y = next(iter(loader))
+    with pytest.raises(refiner.ProtectionError, match="GradScaler is not supported"):
+        torch.amp.GradScaler("cpu").scale(CROSS_ENTROPY(model(x), y)).backward()
+    assert empty(model)
+
+
 def test_a_backward_pass_after_the_next_batch_is_refused() -> None:
     model, _, loader = protected()
     iterator = iter(loader)

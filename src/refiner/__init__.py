@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from refiner.noisy_dataset import NoisyDataset
     from refiner.protected_training import protect_training
     from refiner.recommendation import recommend
+    from refiner.secret_file import load_secret
 
 __all__ = [
     "AuditResult",
@@ -47,6 +48,7 @@ __all__ = [
     "flatten",
     "gradients",
     "load_sample",
+    "load_secret",
     "protect_training",
     "recommend",
     "resnet10",
@@ -68,6 +70,7 @@ _MODULES = {
     "noisy_dataset": ("NoisyDataset",),
     "protected_training": ("protect_training",),
     "recommendation": ("recommend",),
+    "secret_file": ("load_secret",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

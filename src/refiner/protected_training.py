@@ -103,13 +103,14 @@ class ProtectedModel(nn.Module):
         """The scores `[B, classes]`.
 
         Raises:
-            ProtectionError: In training mode: the inputs are not the loader's current batch, or the model was
-                called with it before.
+            ProtectionError: In training mode: the inputs are not the loader's current batch, the model was
+                called with it before, or torch.autocast is on.
         """
         if not self.training:
             with torch.no_grad():
                 scores: Tensor = self.module(x)
             return _attach(scores, _refuse_evaluation) if torch.is_grad_enabled() else scores
+        _refuse_autocast(x)
         task = cached_task(self.module, self._loss, x)
         with torch.no_grad():
             scores = task.scores(task.parameters(), x)
@@ -146,6 +147,7 @@ class ProtectedModel(nn.Module):
         if batch is not self._batch:
             raise ProtectionError("loss.backward(): the loader has gone on; call it before the next batch")
         batch.used = True
+        _refuse_autocast(scores)
         self._check_loss(batch.y, scores, cotangent)
         self._check_grads(self.module.parameters())
         with torch.enable_grad():
@@ -166,7 +168,8 @@ class ProtectedModel(nn.Module):
         if not torch.allclose(cotangent, expected, rtol=rounding, atol=rounding * scale, equal_nan=True):
             raise ProtectionError(
                 "loss.backward(): not the gradient of the loss that protect_training was given; "
-                "pass the loop's own as loss=, and a constant factor, such as 1/4, as loss_scale="
+                "pass the loop's own as loss=, and a constant factor, such as 1/4, as loss_scale=; "
+                "GradScaler is not supported"
             )
 
     def _check_grads(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -207,8 +210,8 @@ def protect_training(
     The loop stays as it is; each `.grad` has the bits that `refiner.backward` gives. Several
     `loss.backward()` of different batches before a step add up, and `clip_grad_norm_` clips. What would
     apply a raw gradient raises an error: another loss, a batch that was changed or used twice, a step
-    without a protected gradient, a backward pass through the original model. Not supported are
-    DistributedDataParallel, GradScaler and optimizers with a closure.
+    without a protected gradient, a backward pass through the original model, torch.autocast around the
+    training step. Not supported are DistributedDataParallel, GradScaler and optimizers with a closure.
 
     Args:
         model: The model.
@@ -282,6 +285,15 @@ def _attach(scores: Tensor, receive: Any) -> Tensor:
     # The anchor is there to be differentiated; its own gradient is of no use.
     attached: Tensor = _Attached.apply(torch.zeros((), requires_grad=True), scores, receive)  # type: ignore[no-untyped-call]
     return attached
+
+
+def _refuse_autocast(tensor: Tensor) -> None:
+    device = tensor.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        raise ProtectionError(
+            f"torch.autocast is on for {device}: protected gradients are computed in full precision only; "
+            "move model(x) and loss.backward() out of the autocast block"
+        )
 
 
 def _refuse_evaluation(cotangent: Tensor) -> NoReturn:

@@ -229,3 +229,23 @@ def test_autocast_is_refused_in_a_sentence() -> None:
     refiner.backward(model, LOSS, x, y, refiner.NoDefense())
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(DataError, match=message):
         refiner.backward(model, LOSS, x, y, refiner.NoDefense())
+
+
+class AutocastInside(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            scores: Tensor = self.body(x)
+        return scores
+
+
+def test_autocast_inside_of_a_model_is_refused_in_a_sentence() -> None:
+    with pytest.raises(UnsupportedModelError) as caught:
+        Task(AutocastInside(), example=torch.rand(2, 4))
+    assert str(caught.value) == (
+        "body (Linear): runs under torch.autocast, which the model switches on in its forward pass; "
+        "refiner runs models in full precision: remove it, or set a trainer's bf16 and fp16 to False"
+    )

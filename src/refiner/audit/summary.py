@@ -145,7 +145,7 @@ def _strength(result: AuditResult) -> tuple[int, int, int, float]:
     return (
         LEVELS.index(verdict.level),
         -verdict.visible.count,
-        -verdict.identifiable.count,
+        verdict.by_chance - verdict.identifiable.count,
         -result.means["psnr"].value,
     )
 

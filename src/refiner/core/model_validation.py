@@ -15,6 +15,7 @@ _REMEDIES: tuple[tuple[type[nn.Module], str], ...] = (
     (nn.RNNBase, "use an nn.RNNCell, nn.GRUCell or nn.LSTMCell in a loop, or attention"),
 )
 _DEFAULT_REMEDY = "replace it by operations that have second derivatives and keep no state"
+_NO_AUTOCAST = "refiner runs models in full precision: remove it, or set a trainer's bf16 and fp16 to False"
 # For float64, and large enough for a part that always runs in float32, as the softmax of some transformers
 # does; and for models that don't run in float64, where rounding and kinks alone reach some per cent.
 _TOLERANCE, _LOOSE_TOLERANCE = 1e-4, 0.05
@@ -39,11 +40,20 @@ def run_once(model: nn.Module, state: Mapping[str, Tensor], example: Tensor) -> 
 
     Raises:
         DataError: The model fails on the example, or its output is no tensor of finite scores.
-        UnsupportedModelError: The model changes its state in a forward pass.
+        UnsupportedModelError: The model changes its state in a forward pass, or switches on torch.autocast.
     """
     order: list[str] = []
+    device = example.device.type
+
+    def start(module: nn.Module, name: str) -> None:
+        order.append(name)
+        # Convolutions would fail under it later, at the first batch.
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+            reason = "runs under torch.autocast, which the model switches on in its forward pass"
+            raise _unsupported(name, module, reason, _NO_AUTOCAST)
+
     handles = [
-        module.register_forward_pre_hook(lambda _m, _a, name=name: order.append(name))
+        module.register_forward_pre_hook(lambda module, _args, name=name: start(module, name))
         for name, module in model.named_modules()
     ]
     before = {name: value.clone() for name, value in state.items()}

@@ -26,7 +26,6 @@ from refiner.federation.flower.client_secrets import (
     NoFolder,
     client_folder,
     load_defense_state,
-    load_secret,
     save_defense_state,
 )
 from refiner.federation.flower.client_settings import ClientSettings
@@ -43,6 +42,7 @@ from refiner.federation.local import LocalClients, set_parameters
 from refiner.federation.schedule import Schedule, derive_seed
 from refiner.federation.secure import AggregationError
 from refiner.models import make_model
+from refiner.secret_file import load_secret
 
 CLIENT_ERROR = 100
 """The code of the error reply of a client that could not protect its data."""
@@ -83,7 +83,7 @@ def make_update(
     if settings.seed is not None:
         key, batch_seed = derive_seed(settings.seed, "secret"), settings.seed
     else:
-        secret = load_secret(folder)
+        secret = load_secret(folder / "secret")
         # The key uses 256 bits of the secret; a seed has only 63. Batches differ from run to run.
         key, batch_seed = _derive_number(secret, "defence"), _derive_number(secret, f"batches {run}") >> 193
     federated = FederatedSettings(

@@ -5,7 +5,6 @@ starts a new process for every message, so state that must persist is stored the
 """
 
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +18,7 @@ from refiner.defenses import Defense, DefenseState
 from refiner.errors import DataError, SettingError
 from refiner.federation.secure.identity import Identity
 from refiner.files import create_private, file_error, write_atomically
-
-# Permissions of group and others to read, write or execute.
-_OTHERS = 0o077
+from refiner.secret_file import load_secret, others_have_permission, read_private_bytes
 
 
 class NoFolder(SettingError):
@@ -79,7 +76,7 @@ def secret(context: Context) -> bytes:
     ...     len(secret(context)), secret(context) == secret(context)
     (32, True)
     """
-    return load_secret(client_folder(context))
+    return load_secret(client_folder(context) / "secret")
 
 
 @contextmanager
@@ -114,20 +111,6 @@ def defense_state(context: Context, defense: Defense) -> Iterator[DefenseState]:
     save_defense_state(folder, state.state_dict())
 
 
-def load_secret(folder: Path) -> bytes:
-    """The 32 secret bytes in `folder`, created if missing; the file must be readable by its owner only.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     load_secret(Path(folder)) == load_secret(Path(folder))
-    True
-    """
-    path = folder / "secret"
-    if not path.exists():
-        create_private(path, secrets.token_bytes(32))
-    return _read_private_bytes(path)
-
-
 def load_identity(folder: Path, *, create: bool = False) -> Identity:
     """The key pair by which other clients recognise this one; created only with `create`.
 
@@ -147,12 +130,7 @@ def load_identity(folder: Path, *, create: bool = False) -> Identity:
                 expected="a file with the client's key",
             )
         create_private(path, Identity.generate().secret())
-    return Identity(_read_private_bytes(path))
-
-
-def others_have_permission(path: Path, mode: int) -> bool:
-    """Whether others than a file's owner have one of the permissions in `mode`, such as 0o022 to write."""
-    return os.name == "posix" and bool(path.stat().st_mode & mode)
+    return Identity(read_private_bytes(path))
 
 
 def check_ownership(path: Path) -> None:
@@ -167,25 +145,6 @@ def check_ownership(path: Path) -> None:
         raise file_error(path, "belongs to another user; use chown", "a file of this user")
     if others_have_permission(path, 0o022):
         raise file_error(path, "others can write it; use chmod 600", "a file that only its owner can write")
-
-
-def _read_private_bytes(path: Path) -> bytes:
-    """The 32 bytes of a file that only its owner can read."""
-    expected = "a file of 32 bytes that only its owner can read"
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        reason = f"{path} can't be read ({error.strerror})"
-        raise DataError(
-            f"{path.name}: {reason}", field=path.name, value=str(path), expected=expected
-        ) from error
-    if len(content) != 32:
-        reason = f"{path} has {len(content)} bytes, expected 32"
-        raise DataError(f"{path.name}: {reason}", field=path.name, value=str(path), expected=expected)
-    if others_have_permission(path, _OTHERS):
-        reason = f"others can read {path}; use chmod 600, or delete it to create a new one"
-        raise DataError(f"{path.name}: {reason}", field=path.name, value=str(path), expected=expected)
-    return content
 
 
 def load_defense_state(folder: Path) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from refiner.errors import DataError
 from refiner.federation.flower.aggregation import Secure
 from refiner.federation.flower.answered_rounds import one_at_a_time
-from refiner.federation.flower.client_secrets import load_identity, others_have_permission
+from refiner.federation.flower.client_secrets import load_identity
 from refiner.federation.flower.identities import read_identities
 from refiner.federation.flower.messages import instructions_digest
 from refiner.federation.flower.secure_messages import (
@@ -29,6 +29,7 @@ from refiner.federation.flower.secure_messages import (
 from refiner.federation.secure import AggregationError, RoundConfig, SecureClient
 from refiner.federation.secure.messages import ids_to_bytes
 from refiner.files import file_error, write_atomically
+from refiner.secret_file import others_have_permission
 
 MakeUpdate = Callable[[int], tuple[Tensor, int]]
 """Returns the client's protected model update `[N]` of a round, and its number of samples."""
