@@ -42,6 +42,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         exec("from refiner import Refner")
 
 
+@pytest.mark.processes
 def test_audit_and_backward_are_functions_in_every_order_of_imports() -> None:
     done = subprocess.run([sys.executable, "-c", IN_EVERY_ORDER], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["function function refiner.audit.run_audit"] * 4

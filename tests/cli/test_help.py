@@ -60,6 +60,7 @@ def commands() -> Iterator[tuple[tuple[str, ...], Any]]:
     return below((), typer.main.get_command(app))
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("words", [("--version",), ("-h",), ("audit", "-h"), ("data", "fetch", "--help")])
 def test_version_and_help_import_no_pytorch(words: tuple[str, ...]) -> None:
     output = run_process(*words)
@@ -116,6 +117,7 @@ def test_the_defaults_in_the_help_are_those_of_the_library(command: Any, setting
     assert inspect.signature(predict_command).parameters["strength"].default == Refiner.alpha
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("line", "completion"),
     [("refiner data pa", "partition"), ("refiner train --resu", "--resume")],
@@ -125,6 +127,7 @@ def test_commands_and_options_are_completed_without_pytorch(line: str, completio
     assert completion in run_process(_REFINER_COMPLETE="complete_bash", **words).split()
 
 
+@pytest.mark.processes
 def test_completion_of_a_shell_is_printed() -> None:
     # Without the variable typer looks for the shell that started this process.
     output = run_process("--show-completion", "bash", _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")

@@ -90,7 +90,7 @@ def test_changed_code_is_another_audit(data: str, tmp_path: Path) -> None:
             f"return nn.Sequential(nn.Flatten(), nn.Linear(432, 4), nn.{activation}())\n"
         )
         audit("--data", data.removeprefix("npz:"), "--model", f"{file}:make", out=tmp_path / "out")
-    assert len(list((tmp_path / "out").glob("*.json"))) == 4
+    assert len(list((tmp_path / "out").glob("none-inverting-*.json"))) == 4
 
 
 def test_classes_of_the_model(model: str, data: str, tmp_path: Path) -> None:

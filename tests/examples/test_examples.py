@@ -89,6 +89,7 @@ def needs(missing: Callable[[str], NoReturn]) -> Callable[[str], None]:
     return check
 
 
+@pytest.mark.processes
 def test_the_plain_loop(tmp_path: Path) -> None:
     result = run("plain_loop.py", "--epochs", "2", "--images", "32", folder=tmp_path)
     check_training(result, r"epoch \d+: loss (\S+),")

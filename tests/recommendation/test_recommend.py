@@ -44,10 +44,9 @@ def plan(**changes: object) -> SearchPlan:
 
 def recommend(notes: list[str] | None = None, **changes: object) -> Recommendation:
     data = refiner.load_sample()
-    task = Task(mlp(), example=data.images[:2])
-    return refiner.recommend(
-        task, data.images, data.labels, plan=plan(**changes), note=(notes if notes is not None else []).append
-    )
+    x, y = data.images[:64], data.labels[:64]
+    task = Task(mlp(), example=x[:2])
+    return refiner.recommend(task, x, y, plan=plan(**changes), note=([] if notes is None else notes).append)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +105,7 @@ def test_a_model_on_which_no_attack_works_gets_no_recommendation() -> None:
     data = refiner.load_sample()
     task = Task(refiner.LeNet(), example=data.images[:2])
     weak = plan(attacks=("inverting:lr=1e-9",), rungs=(Rung(4, 1, 3),))
-    found = refiner.recommend(task, data.images, data.labels, plan=weak)
+    found = refiner.recommend(task, data.images[:64], data.labels[:64], plan=weak)
     assert found.chosen is None and not found.rows
     assert "no attack works on this model without a defence" in found.sentence
 
@@ -117,7 +116,10 @@ def test_a_defence_that_does_not_apply_is_skipped_with_its_reason() -> None:
     x = data.images[:, :, ::2, ::2].contiguous()
     names = ("refiner:statistics=absent.safetensors", CANDIDATES[1])
     found = refiner.recommend(
-        Task(model, example=x[:2]), x, data.labels, plan=plan(candidates=names, rungs=(Rung(4, 1, 2),))
+        Task(model, example=x[:2]),
+        x[:64],
+        data.labels[:64],
+        plan=plan(candidates=names, rungs=(Rung(4, 1, 2),)),
     )
     assert list(found.skipped) == [names[0]] and "absent.safetensors" in found.skipped[names[0]]
 

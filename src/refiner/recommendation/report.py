@@ -5,7 +5,18 @@ from pathlib import Path
 
 from refiner.recommendation.result import Recommendation, Row
 from refiner.recommendation.search_plan import SearchPlan
-from refiner.report import Cell, Page, Section, SettingsTable, Table, write_page
+from refiner.report import (
+    Cell,
+    CodeBlock,
+    Dot,
+    Page,
+    ReferenceLine,
+    Scatter,
+    Section,
+    SettingsTable,
+    Table,
+    write_page,
+)
 
 COLUMNS = (
     "defence",
@@ -77,6 +88,7 @@ def write_recommendation(path: Path, recommendation: Recommendation, source: str
     """
     plan = recommendation.plan
     sections: list[Section] = [
+        *([CodeBlock("Lines for your training loop", recommendation.code)] if recommendation.chosen else []),
         Table(
             "What every defence reaches, and what it costs",
             COLUMNS,
@@ -84,6 +96,7 @@ def write_recommendation(path: Path, recommendation: Recommendation, source: str
             _note(recommendation),
             definitions(plan),
         ),
+        *([_front(recommendation)] if recommendation.rows else []),
         SettingsTable({"plan": recommendation.record()["plan"]}, note="The same plan gives the same result."),
     ]
     page = Page(
@@ -96,10 +109,33 @@ def write_recommendation(path: Path, recommendation: Recommendation, source: str
             *([("images from", source)] if source else []),
         ],
         sections=sections,
-        note=recommendation.code.splitlines(),
         made=datetime.now(UTC).replace(microsecond=0),
     )
     return write_page(path, page)
+
+
+def _front(recommendation: Recommendation) -> Scatter:
+    """The strongest attack's PSNR against the gradient error."""
+    bare = recommendation.undefended
+    dots = [Dot("none", 0.0, bare.psnr.value)]
+    for row in recommendation.rows:
+        worst = row.evidence.or_worse(row.trained)
+        dots.append(
+            Dot(
+                row.defense.replace(":", " (", 1) + (")" if ":" in row.defense else ""),
+                row.price.gradient_error,
+                worst.psnr.value,
+            )
+        )
+    return Scatter(
+        "Privacy against price",
+        dots,
+        f"gradient error of an upload with batches of {recommendation.plan.batch}",
+        "PSNR of the strongest attack in dB, lower reveals less",
+        [ReferenceLine("blind guess", round(bare.blind_psnr, 1))],
+        "The best defences are at the bottom left.",
+        "dB",
+    )
 
 
 def _note(recommendation: Recommendation) -> str:

@@ -1,5 +1,6 @@
 """Reports: one self-contained HTML page built from plain records, without torch."""
 
+from refiner.report.code_block import CodeBlock
 from refiner.report.comparison import Comparison, ImageRow
 from refiner.report.curves import Curves, CurveSeries
 from refiner.report.distribution import Distribution, ReferenceLine, Strip
@@ -17,6 +18,7 @@ __all__ = [
     "Card",
     "CardGroup",
     "Cell",
+    "CodeBlock",
     "Comparison",
     "CurveSeries",
     "Curves",
