@@ -77,7 +77,7 @@ def test_audit_of_code_with_weights_and_normalisation(model: str, data: str, tmp
 
 def test_changed_code_is_another_audit(data: str, tmp_path: Path) -> None:
     file = tmp_path / "nets.py"
-    for scale in (1, 2):
+    for scale in (1, 2):  # quickly: compiled code of the first version would look up to date
         file.write_text(
             "from torch import nn\nclass Net(nn.Linear):\n    def __init__(self): super().__init__(432, 4)\n"
             f"    def forward(self, x): return {scale} * super().forward(x.flatten(1)).tanh()\n"

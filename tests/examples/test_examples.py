@@ -97,6 +97,14 @@ def test_the_plain_loop(tmp_path: Path) -> None:
     check_protected(result, steps=2)
 
 
+@pytest.mark.processes
+def test_tabular_data(tmp_path: Path) -> None:
+    result = run("tabular_mlp.py", "--epochs", "10", folder=tmp_path, watch=False)
+    check_training(result, r"epoch \d+: loss (\S+),")
+    assert "none against linear: revealed" in result.stdout
+    assert "dp-gaussian against linear: neither" in result.stdout
+
+
 @pytest.mark.frameworks
 def test_the_plain_loop_under_autocast_is_refused(tmp_path: Path) -> None:
     result = run("plain_loop.py", "--amp", folder=tmp_path)

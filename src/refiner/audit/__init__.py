@@ -9,6 +9,8 @@ from refiner.audit.result import AuditResult
 from refiner.audit.result_folder import audit_all
 from refiner.audit.result_records import Control, Finding, FromRobust, Mean, Seconds, TuningResult
 from refiner.audit.run_audit import audit
+from refiner.audit.table_audit import audit_table
+from refiner.audit.table_result import FeatureError, TableAudit
 from refiner.audit.tuning import Tuning
 from refiner.audit.victims import Victims, load_labelled_images, load_victims
 
@@ -16,17 +18,20 @@ __all__ = [
     "AuditResult",
     "Control",
     "Duration",
+    "FeatureError",
     "Finding",
     "FromRobust",
     "Mean",
     "Plan",
     "RobustEstimation",
     "Seconds",
+    "TableAudit",
     "Tuning",
     "TuningResult",
     "Victims",
     "audit",
     "audit_all",
+    "audit_table",
     "estimate_duration",
     "load_labelled_images",
     "load_victims",

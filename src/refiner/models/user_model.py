@@ -111,7 +111,8 @@ def _import_file(text: str, path: Path) -> ModuleType:
     # Dataclasses and pickling look a module up here.
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        # Not by the loader: it would take compiled code from before a change within the same second.
+        exec(compile(path.read_bytes(), resolved, "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise _error(text, f"{path} can't be imported ({one_line(error)})") from error

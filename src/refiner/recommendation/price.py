@@ -1,14 +1,12 @@
 """What a defence costs: the error of its uploads at the real batch size, their time and their size."""
 
-import time
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from refiner.core.gradients import flatten, gradients
+from refiner.audit.upload_cost import measure_upload_cost
 from refiner.core.task import Task
-from refiner.defenses import Defense, NoDefense
+from refiner.defenses import Defense
 
 
 @dataclass(frozen=True)
@@ -38,6 +36,7 @@ def measure_price(task: Task, defense: Defense, x: Tensor, y: Tensor, seed: int)
     Returns:
         The price. Its `slowdown` varies from run to run.
 
+    >>> import torch
     >>> from refiner.defenses import Pruning
     >>> task = Task(torch.nn.Linear(4, 2), example=torch.rand(1, 4))
     >>> x, y = torch.rand(1, 8, 4), torch.zeros(1, 8, dtype=torch.long)
@@ -45,24 +44,6 @@ def measure_price(task: Task, defense: Defense, x: Tensor, y: Tensor, seed: int)
     >>> 0 < price.gradient_error < 1
     True
     """
-    real = flatten(gradients(task, x, y))
-    plain_seconds = _upload(task, NoDefense(), x, y, seed)[1]
-    upload, seconds = _upload(task, defense, x, y, seed)
-    error = (upload - real).norm(dim=1) / real.norm(dim=1).clamp_min(1e-30)
-    return Price(float(error.mean()), seconds / plain_seconds, defense.wire_bytes(task.shapes))
-
-
-def _upload(task: Task, defense: Defense, x: Tensor, y: Tensor, seed: int) -> tuple[Tensor, float]:
-    """The uploads `[V, N]` and their seconds; on a GPU after a first call, which chooses kernels."""
-    if x.is_cuda:
-        defense.protect(task, x, y, seed=seed, state=defense.init_state())
-    _synchronize(x)
-    start = time.perf_counter()
-    update = defense.protect(task, x, y, seed=seed, state=defense.init_state())
-    _synchronize(x)
-    return flatten(update.tensors), time.perf_counter() - start
-
-
-def _synchronize(x: Tensor) -> None:
-    if x.is_cuda:
-        torch.cuda.synchronize(x.device)
+    uploaded = defense.protect(task, x, y, seed=seed).flat()
+    cost = measure_upload_cost(task, defense, x, y, uploaded, seed=seed)
+    return Price(cost.gradient_error, cost.relative_time, defense.wire_bytes(task.shapes))

@@ -1,0 +1,96 @@
+"""The result of an audit of tabular data: the error of every feature beside that of a blind guess."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from refiner.audit.result_records import Mean
+from refiner.metrics import Share
+
+Level = Literal["revealed", "identifiable", "neither", "no verdict"]
+
+# At half of a blind guess's error, three quarters of the variance is known.
+REVEALED = 0.5
+
+
+@dataclass(frozen=True)
+class FeatureError:
+    """How well one feature was reconstructed."""
+
+    name: str
+    rmse: float
+    """Root mean square error over all rows, in the units of the data."""
+    blind_rmse: float
+    """That of the guess that uses no upload: the feature's mean in other rows."""
+
+    @property
+    def relative(self) -> float:
+        """The error in multiples of the blind guess's: 0 is exact, 1 no better than a guess.
+
+        >>> FeatureError("age", rmse=4.0, blind_rmse=16.0).relative
+        0.25
+        """
+        return self.rmse / self.blind_rmse if self.blind_rmse else float(self.rmse > 0)
+
+
+@dataclass(frozen=True, eq=False)
+class TableAudit:
+    """What an attack reconstructs of rows of features, from the uploads of a defence.
+
+    Attributes:
+        defense: Name of the defence.
+        attack: Name of the attack.
+        clients: Number of clients.
+        batch: Rows in each client's batch.
+        features: The error of every feature.
+        error: The error of a row relative to a blind guess's, with features divided by their standard
+            deviation: mean over all rows, with its 95 % interval. 0 is exact, 1 no better than a guess.
+        identified: Rows whose reconstruction is closer to its own original than to any candidate.
+        candidates: Number of rows among which the original was sought.
+        undefended_error: `error` of the same attack on undefended uploads.
+        original: The rows `[N, features]`.
+        reconstruction: Their reconstructions, in the same order.
+    """
+
+    defense: str
+    attack: str
+    clients: int
+    batch: int
+    features: tuple[FeatureError, ...]
+    error: Mean
+    identified: Share
+    candidates: int
+    undefended_error: float
+    original: Tensor
+    reconstruction: Tensor
+
+    @property
+    def level(self) -> Level:
+        """The verdict.
+
+        "revealed": the error is at most half of a blind guess's. "identifiable": more rows are identified
+        than chance explains. "no verdict": the attack reveals nothing of undefended uploads either.
+        """
+        if self.undefended_error > REVEALED:
+            return "no verdict"
+        if self.error.value <= REVEALED:
+            return "revealed"
+        return "identifiable" if self.identified.low > 1 / self.candidates else "neither"
+
+    @property
+    def sentence(self) -> str:
+        """The result in one sentence."""
+        return (
+            f"{self.defense} against {self.attack}: {self.level}; the error of a row is "
+            f"{self.error.value:.2f} of a blind guess's (undefended {self.undefended_error:.2f}), "
+            f"{self.identified} rows are identified among {self.candidates:,}."
+        )
+
+    def worst(self, count: int = 5) -> Sequence[FeatureError]:
+        """Return the features that are reconstructed best, which leak most."""
+        return sorted(self.features, key=lambda feature: feature.relative)[:count]
+
+    def __repr__(self) -> str:
+        return f"TableAudit({self.sentence})"
