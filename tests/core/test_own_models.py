@@ -45,7 +45,8 @@ def process_group() -> object:
 
 
 def check_wrapped(wrapped: nn.Module, model: nn.Module, note: str) -> None:
-    x, y = torch.rand(2, 4), torch.tensor([0, 2])
+    device = next(wrapped.parameters()).device  # DataParallel moves a model to the GPU where there is one
+    x, y = torch.rand(2, 4, device=device), torch.tensor([0, 2], device=device)
     with pytest.warns(UserWarning, match=note):
         task = Task(wrapped, example=x)
     assert task.names == NAMES and task.model is model
