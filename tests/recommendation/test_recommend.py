@@ -1,6 +1,7 @@
 """Recommendations on real images: an MLP, of which every undefended upload shows its image."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,16 @@ def test_the_recommended_lines_run(found: Recommendation) -> None:
     }
     exec(found.code, names | {"refiner": refiner})
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_lines_with_a_secret_keep_it_in_a_file(
+    found: Recommendation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = refiner.load_sample()
+    names = {"model": mlp(), "loss": nn.functional.cross_entropy, "x": data.images[:4], "y": data.labels[:4]}
+    exec(replace(found, chosen="refiner:search=never").code, names | {"refiner": refiner})
+    assert len((tmp_path / "client.secret").read_bytes()) == 32
 
 
 def test_if_nothing_meets_the_target_it_says_so() -> None:

@@ -66,7 +66,11 @@ class Recommendation:
         price = f"its uploads differ from the gradient by {row.price.gradient_error:.2g} of its length"
         if row.price.pmm is not None:
             price = f"a short training keeps {row.price.pmm:.1f} % of the accuracy"
-        untrained = "" if row.trained else " Measured on these weights only: a trained model may leak more."
+        untrained = (
+            ""
+            if row.trained
+            else " Measured on these weights only: at another stage of the training uploads may reveal more."
+        )
         return (
             f"Take {row.defense}: the strongest attack, {worst.attack}, reaches {worst.psnr.value:.1f} dB "
             f"(a blind guess {worst.blind_psnr:.1f}, undefended {self.undefended.psnr.value:.1f}), "
@@ -79,11 +83,11 @@ class Recommendation:
         """The lines for a training loop; empty without a recommendation."""
         if self.chosen is None:
             return ""
-        secret = ", secret=SECRET" if make_defense(self.chosen).uses_secret_key else ""
+        uses_secret = make_defense(self.chosen).uses_secret_key
+        secret = ', secret=refiner.load_secret("client.secret")' if uses_secret else ""
         return (
             "from refiner.defenses import make_defense\n"
-            + ("SECRET = ...  # 32 random bytes, stored by the client\n" if secret else "")
-            + f'defense = make_defense("{self.chosen}"{secret})\n'
+            f'defense = make_defense("{self.chosen}"{secret})\n'
             "state = defense.init_state()  # for the whole training\n"
             "refiner.backward(model, loss, x, y, defense, state=state)  # for loss(model(x), y).backward()"
         )
