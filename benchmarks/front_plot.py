@@ -4,8 +4,8 @@
 
 Reads learned.jsonl (`learned_attack.py`, single images) and utility.jsonl (`utility.py`, ten clients × 8,000
 rounds). A point is a setting: its PMM, and the highest PSNR and top-1 of all attacks at all states of the
-model. Only settings that both `linear` or `learned` attacked at both states are drawn. Needs matplotlib,
-from the extra `plot`. Draws the figure of docs/results/learned.md.
+model. Only settings that were attacked at both states are drawn. Needs matplotlib, from the extra `plot`.
+Draws the figure of docs/results/learned.md.
 """
 
 import argparse

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pytest
@@ -310,10 +310,10 @@ def test_chain_is_named_by_its_parts_and_changed_settings(task: Task, sample: Sa
     assert pair_names([unregistered])[0][0] == "my defence"
 
 
-def priced(result: AuditResult, defense: str, error: float | None, **changes: object) -> AuditResult:
+def priced(result: AuditResult, defense: str, error: float | None, **changes: Any) -> AuditResult:
     """The same audit under another defence whose uploads have that gradient error."""
     cost = None if error is None else UploadCost(error, 0.03, 0.01)
-    return replace(result, defense=defense, cost=cost, **changes)  # type: ignore[arg-type]
+    return replace(result, defense=defense, cost=cost, **changes)
 
 
 def test_defences_are_ranked_by_verdict_and_then_by_price(audited: Audited) -> None:
@@ -449,7 +449,8 @@ def test_report_in_a_browser(
         assert tab.get_by_text("hides the images").or_(tab.get_by_text("First choice")).first.is_visible()
         heads = tab.locator("table.images thead .badge")
         assert heads.count() == 3
-        assert tab.locator("table.images tbody tr").first.bounding_box()["y"] < 800  # type: ignore[index]
+        box = tab.locator("table.images tbody tr").first.bounding_box()
+        assert box is not None and box["y"] < 800
         for badges in (heads, tab.locator("section:nth-of-type(2) td .badge")):
             assert max(badges.evaluate_all(ends)) <= width
         assert tab.evaluate("document.documentElement.scrollWidth") <= width

@@ -1,6 +1,7 @@
 """Audits of tabular data, on 569 patients with 30 measurements (Wisconsin Diagnostic Breast Cancer)."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,10 +101,10 @@ def test_rows_of_clients_are_no_public_rows() -> None:
         ({"defense": "refiner"}, "make them with `refiner noise fit`"),
     ],
 )
-def test_bad_input_is_one_line(change: dict[str, object], message: str) -> None:
-    arguments: dict[str, object] = {"x": X[:4], "y": Y[:4], "public": PUBLIC, "attack": "linear"} | change
+def test_bad_input_is_one_line(change: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"x": X[:4], "y": Y[:4], "public": PUBLIC, "attack": "linear"} | change
     with pytest.raises(refiner.RefinerError, match=message) as error:
-        audit_table(TASK, **arguments)  # type: ignore[arg-type]
+        audit_table(TASK, **arguments)
     assert len(str(error.value).splitlines()) == 1
 
 

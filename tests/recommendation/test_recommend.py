@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,11 +13,13 @@ from typer.testing import CliRunner
 import refiner
 from refiner.cli import app
 from refiner.core import Task
-from refiner.core.gradients import flatten, gradients
+from refiner.core.gradients import flatten, flatten_parameters, gradients
 from refiner.defenses import make_defense
 from refiner.errors import DataError
+from refiner.federation.federated_settings import FederatedSettings
 from refiner.recommendation import Recommendation, Rung, SearchPlan, Target
 from refiner.recommendation.price import measure_price
+from refiner.recommendation.short_training import short_training
 
 CANDIDATES = ("gq:bits=8", "dp-gaussian:magnitude=10,clip=none", "dp-gaussian:magnitude=100,clip=none")
 
@@ -26,8 +29,8 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(3072, 16), nn.Sigmoid(), nn.Linear(16, 10))
 
 
-def plan(**changes: object) -> SearchPlan:
-    settings = {
+def plan(**changes: Any) -> SearchPlan:
+    settings: dict[str, Any] = {
         "candidates": CANDIDATES,
         "attacks": ("analytic",),
         "rungs": (Rung(4, 1, 3), Rung(16, 1, 2)),
@@ -40,10 +43,10 @@ def plan(**changes: object) -> SearchPlan:
         "budget": 60.0,
         "seconds": 1.0,
     }
-    return SearchPlan(**(settings | changes))  # type: ignore[arg-type]
+    return SearchPlan(**(settings | changes))
 
 
-def recommend(notes: list[str] | None = None, **changes: object) -> Recommendation:
+def recommend(notes: list[str] | None = None, **changes: Any) -> Recommendation:
     data = refiner.load_sample()
     x, y = data.images[:64], data.labels[:64]
     task = Task(mlp(), example=x[:2])
@@ -140,6 +143,23 @@ def test_a_short_training_measures_accuracy_and_the_trained_model() -> None:
     (row,) = found.rows
     assert row.price.pmm is not None and row.price.pmm >= 0
     assert row.trained is not None and row.trained != row.evidence
+
+
+def test_only_the_same_training_is_continued(tmp_path: Path) -> None:
+    data = refiner.load_sample()
+    x, y = data.images[:64], data.labels[:64]
+    settings = FederatedSettings(3, clients=1, batch=8, lr=0.5)
+    results = []
+    for scale in (1.0, 0.0, 1.0):
+        model = mlp()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(scale)
+        task = Task(model, example=x[:2])
+        _, trained = short_training(task, (x, y), settings, refiner.NoDefense(), tmp_path)
+        results.append(flatten_parameters(trained, trained.parameters()))
+    assert torch.equal(results[0], results[2]) and not torch.equal(results[0], results[1])
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_the_price_is_the_error_of_the_upload() -> None:

@@ -1,6 +1,7 @@
 """Tests of the grid of images."""
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,12 +41,14 @@ def test_grid_says_how_many_images_are_not_shown(total: int | None, text: str) -
     assert ("not shown" in html) is bool(text) and text in html
 
 
-def test_grid_rejects_other_numbers_of_images() -> None:
+def test_grid_rejects_other_numbers_and_kinds_of_images() -> None:
+    floats: Any = np.zeros((2, 2, 3))
+    unknown: Any = "bad"
     with pytest.raises(DataError, match="grid 'T', column 'none': 1 images, expected 2"):
         Grid("T", ["a", "b"], [GREY] * 2, [GridColumn("none", [GridImage(GREY)])])
     with pytest.raises(DataError, match="grid 'T', originals: 1 images, expected 2"):
         Grid("T", ["a", "b"], [GREY], [])
     with pytest.raises(DataError, match="originals: float64"):
-        Grid("T", ["a"], [np.zeros((2, 2, 3))], [])  # type: ignore[list-item]
+        Grid("T", ["a"], [floats], [])
     with pytest.raises(SettingError, match="verdict = 'bad'"):
-        GridImage(GREY, "", "bad")  # type: ignore[arg-type]
+        GridImage(GREY, "", unknown)

@@ -9,9 +9,11 @@ from refiner.checks import integer
 from refiner.cli.choices import ATTACKS, CAPABILITIES, DEFENSES
 from refiner.cli.common import (
     DATA_HELP,
+    Chunk,
     Device,
     Json,
     Quiet,
+    Root,
     Size,
     console,
     one_line_errors,
@@ -31,9 +33,7 @@ def audit(
         str | None,
         typer.Option(help=f"Images to audit: {DATA_HELP} An image alone is also accepted."),
     ] = None,
-    root: Annotated[
-        Path | None, typer.Option(help="Folder with a dataset's original files, instead of the cache.")
-    ] = None,
+    root: Root = None,
     model: Model = "lenet",
     weights: Weights = None,
     classes: Classes = None,
@@ -103,9 +103,7 @@ def audit(
     ] = None,
     size: Size = None,
     seed: Annotated[int, typer.Option(help="Seed of the model, the defences and the attacks.")] = 0,
-    chunk: Annotated[
-        int | None, typer.Option(help="Clients attacked at a time; fewer need less memory.")
-    ] = None,
+    chunk: Chunk = None,
     device: Device = "cpu",
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Bit-identical results on a GPU too; slower.")

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,6 +35,10 @@ DATA_HELP = (
     "classes), an .npz, a .parquet, or a folder from save_to_disk of Hugging Face datasets; or with its "
     "kind: folder:PATH, npz:PATH, parquet:PATH, arrow:PATH."
 )
+Root = Annotated[
+    Path | None, typer.Option(help="Folder with a dataset's original files, instead of the cache.")
+]
+Chunk = Annotated[int | None, typer.Option(help="Clients attacked at a time; fewer need less memory.")]
 Device = Annotated[str, typer.Option(help="Device to compute on: cpu or cuda.")]
 Json = Annotated[
     bool,

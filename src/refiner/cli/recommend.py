@@ -1,6 +1,7 @@
 """`refiner recommend`: which defence to take for a model and its data."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,9 +10,11 @@ import typer
 from refiner.cli.choices import ATTACKS, DEFENSES
 from refiner.cli.common import (
     DATA_HELP,
+    Chunk,
     Device,
     Json,
     Quiet,
+    Root,
     Size,
     console,
     one_line_errors,
@@ -23,7 +26,7 @@ from refiner.cli.model_options import Classes, Mean, Model, Std, Weights, parse_
 from refiner.errors import DataError
 
 if TYPE_CHECKING:
-    from refiner.audit import Victims
+    from refiner.audit import AuditResult, Plan, Victims
     from refiner.recommendation import Recommendation
 
 BLIND_GUESS = "blind-guess"
@@ -38,9 +41,7 @@ def recommend(
         Path, typer.Option(help="Folder for report.html, plan.json and results; a stopped search continues.")
     ] = Path("out/recommend"),
     data: Annotated[str | None, typer.Option(help=f"Images like those to protect: {DATA_HELP}")] = None,
-    root: Annotated[
-        Path | None, typer.Option(help="Folder with a dataset's original files, instead of the cache.")
-    ] = None,
+    root: Root = None,
     size: Size = None,
     model: Model = "lenet",
     weights: Weights = None,
@@ -86,9 +87,7 @@ def recommend(
         Path | None, typer.Option(help="Run this plan (a plan.json) instead of what the budget allows.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the model, the defences and the attacks.")] = 0,
-    chunk: Annotated[
-        int | None, typer.Option(help="Clients attacked at a time; fewer need less memory.")
-    ] = None,
+    chunk: Chunk = None,
     device: Device = "cpu",
     as_json: Json = False,
     quiet: Quiet = False,
@@ -150,14 +149,15 @@ def recommend(
                 print_line(text)
 
         note(f"{chosen.text}; plan in {plan_file}")
-        found = Search(
-            task,
-            images,
-            chosen,
-            out,
-            lambda plans: run_plans(plans, out, chunk, control=True, quiet=quiet),
-            note,
-        ).run()
+
+        def run(plans: "Sequence[Plan]") -> "list[AuditResult]":
+            return run_plans(plans, out, chunk, control=True, quiet=quiet)
+
+        try:
+            found = Search(task, images, chosen, out, run, note).run()
+        except KeyboardInterrupt:
+            print_line("stopped; what was measured is kept, run the same command to continue")
+            raise typer.Exit(130) from None
         page = write_recommendation(out / "report.html", found, images.source)
         if as_json:
             print_json({**found.record(), "report": page})

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from refiner.core.model_validation import check_loss
+from refiner.core.model_validation import WRONG_DTYPE_ERRORS, check_loss
 from refiner.errors import DataError
 
 TargetKind = Literal["labels", "values", "numbers"]
@@ -60,7 +60,7 @@ def _is_differentiable(loss: Callable[[Tensor, Tensor], Tensor], scores: Tensor,
     leaf = scores.detach().requires_grad_()
     try:
         torch.autograd.grad(loss(leaf, y), leaf)
-    except Exception:  # it may be anybody's code
+    except WRONG_DTYPE_ERRORS:
         return False
     return True
 

@@ -153,8 +153,9 @@ class Search:
             try:
                 kept = 100 * self._training(make_defense(name), name)[0] / max(accuracy, 1e-9)
             except ProtectionError as error:
-                self.note(f"{name}: the training failed ({error})")
-                kept = 0.0
+                self.note(f"{name} is left out: its training failed ({error})")
+                found[name] = replace(row, price=replace(row.price, pmm=0.0), is_met=False)
+                continue
             evidence = self._evidence(trained_task, [name], attacks, self.plan.rungs[-1], tune=False)[name]
             found[name] = replace(
                 row,
@@ -168,8 +169,7 @@ class Search:
         settings = FederatedSettings(
             self.plan.training_rounds, clients=1, batch=self.plan.batch, lr=self.plan.lr, seed=self.plan.seed
         )
-        folder = self.folder / "training" / "".join(c if c.isalnum() else "-" for c in name)
-        accuracy, task = short_training(self.task, self._labelled_images(), settings, defense, folder)
+        accuracy, task = short_training(self.task, self._labelled_images(), settings, defense, self.folder)
         self.note(f"{name}: accuracy {100 * accuracy:.1f} % after {settings.rounds:,} rounds")
         return accuracy, task
 
@@ -218,9 +218,10 @@ class Search:
         return [row.defense for row in sorted(rows, key=key)]
 
     def _labelled_images(self) -> tuple[Tensor, Tensor]:
-        """All images that are no victims; the victims themselves if there are no others."""
+        """Images that are not attacked; the attacked ones if there are no others."""
         if self.images.pool is not None:
             return self.images.pool
+        self.note("there are no other images: prices are measured on the attacked ones")
         return self.images.x.flatten(0, 1), self.images.y.flatten()
 
     def _training_batch(self) -> tuple[Tensor, Tensor]:

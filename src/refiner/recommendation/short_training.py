@@ -1,6 +1,7 @@
 """A short training of a copy of the model, with and without a defence: what accuracy the defence keeps."""
 
 import copy
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,7 +31,8 @@ def short_training(
         images: Images in 0..1 `[N, C, H, W]` and their labels `[N]`.
         settings: Rounds, batch size, learning rate and seed; one client.
         defense: The client's defence.
-        folder: For the checkpoint; a training that was interrupted continues.
+        folder: For checkpoints: each training has a folder of its own in it, named after all that it depends
+            on, so that only the same training is continued.
         on_round: Called with the rounds done and their total.
 
     Returns:
@@ -45,7 +47,8 @@ def short_training(
     data = ImageDataset(pixels, y.cpu(), task.classes, "images of the audit", "train")
     training_data, test_data = hold_out(data)
     trained = Task(copy.deepcopy(task.model), example=x[:2].to(_device(task)), loss=task.loss_function)
-    folder.mkdir(parents=True, exist_ok=True)
+    own_folder = folder / f"training-{defense.name}-{_identity(task, data, settings, defense)}"
+    own_folder.mkdir(parents=True, exist_ok=True)
     curve = train(
         trained,
         training_data,
@@ -54,10 +57,18 @@ def short_training(
         settings,
         defense,
         evaluate_every=settings.rounds,
-        checkpoints=CheckpointConfig(folder),
+        checkpoints=CheckpointConfig(own_folder),
         on_round=lambda rounds, _: on_round(rounds, settings.rounds),
     )
     return curve[-1][1], trained
+
+
+def _identity(task: Task, data: ImageDataset, settings: FederatedSettings, defense: Defense) -> str:
+    """A checksum of everything that a training depends on."""
+    digest = hashlib.sha256(repr((settings, sorted(defense.settings().items()))).encode())
+    for tensor in (*task.model.state_dict().values(), data.images, data.labels):
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:12]
 
 
 def _device(task: Task) -> torch.device:
