@@ -3,9 +3,9 @@
     python benchmarks/front_plot.py docs/results docs/results/front.png
 
 Reads learned.jsonl (`learned_attack.py`, single images) and utility.jsonl (`utility.py`, ten clients × 8,000
-rounds). A point is a setting: its PMM, and the highest PSNR and top-1 of all attacks at all states of the
-model. Only settings that were attacked at both states are drawn. Needs matplotlib, from the extra `plot`.
-Draws the figure of docs/results/learned.md.
+rounds). A point is a setting: its PMM, the mean over seeds, and the highest PSNR and top-1 of all
+attacks at all states of the model. Only settings attacked at both states are drawn. Needs matplotlib,
+from the extra `plot`. Draws the figure of docs/results/learned.md.
 """
 
 import argparse
@@ -37,11 +37,11 @@ def read(path: Path) -> list[Row]:
 
 def settings(attacks: list[Row], trainings: list[Row]) -> list[Row]:
     """One point for each setting that was attacked at both states and trained."""
-    kept = {
-        row["defense"].removesuffix(",sensitivity=estimated"): row["pmm"]
-        for row in trainings
-        if (row["model"], row["data"], row["clients"], row["rounds"]) == ("lenet", "cifar10", 10, 8000)
-    }
+    seeds = defaultdict(list)
+    for row in trainings:
+        if (row["model"], row["data"], row["clients"], row["rounds"]) == ("lenet", "cifar10", 10, 8000):
+            seeds[row["defense"].removesuffix(",sensitivity=estimated")].append(row["pmm"])
+    kept = {defense: sum(values) / len(values) for defense, values in seeds.items()}
     by_defense = defaultdict(list)
     for row in attacks:
         if row["batch"] == 1 and row["model"] == "lenet" and row["attack"] in ATTACKS:

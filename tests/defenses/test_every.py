@@ -155,6 +155,7 @@ def test_a_seed_determines_the_upload(text: str, task: Task, batch: Batch) -> No
 WEAKEST = {
     "none": "none",
     "refiner": "refiner:alpha=0",
+    "refiner-light": "refiner-light:alpha=0",
     "refiner-paper": "refiner-paper:iterations=1,epsilon=1e-6",
     "dp-gaussian": "dp-gaussian:magnitude=1e-12,clip=none",
     "dp-laplace": "dp-laplace:magnitude=1e-12,clip=none",

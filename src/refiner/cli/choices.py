@@ -25,6 +25,16 @@ DATASETS = (
     "ham10000",
     "lfw",
 )
-DEFENSES = ("none", "refiner", "refiner-paper", "dp-gaussian", "dp-laplace", "gq", "pruning", "soteria")
+DEFENSES = (
+    "none",
+    "refiner",
+    "refiner-light",
+    "refiner-paper",
+    "dp-gaussian",
+    "dp-laplace",
+    "gq",
+    "pruning",
+    "soteria",
+)
 MODELS = ("lenet", "mlp", "resnet10", "resnet18", "resnet34", "vit")
 SERVERS = ("fedavg", "fedavgm", "fedadam")

@@ -22,6 +22,7 @@ DEFENSES: Registry[Defense] = Registry(
     {
         "none": NoDefense,
         "refiner": Refiner,
+        "refiner-light": Refiner.light,
         "refiner-paper": Refiner.paper,
         "dp-gaussian": DPGaussian,
         "dp-laplace": DPLaplace,
@@ -31,7 +32,7 @@ DEFENSES: Registry[Defense] = Registry(
     },
     check=check_settings_class(Defense),
 )
-"""Every defence by name, third-party ones included; `refiner-paper` is Refiner with the paper's settings."""
+"""Every defence by name, third-party ones included; `refiner-light` and `-paper` are Refiner's presets."""
 
 __all__ = [
     "DEFENSES",

@@ -25,6 +25,7 @@ from refiner.errors import SettingError
 from refiner.evaluation.network import EvaluationNetwork
 from refiner.shaped_noise import NaturalNoise
 
+LIGHT_SETTINGS: dict[str, object] = {"iterations": 8, "radius": 2.0}
 PAPER_SETTINGS: dict[str, object] = {
     "alpha": 0.5,
     "beta": 1.0,
@@ -99,6 +100,21 @@ class Refiner(RefinerSettings, Defense):
         0.5
         """
         return cls(**{**PAPER_SETTINGS, **changes})
+
+    @classmethod
+    def light(cls, **changes: Any) -> Self:
+        """Return Refiner with a third of the default's work, for a CPU: 8 iterations in a ball of radius 2.
+
+        Args:
+            changes: Settings that differ from these.
+
+        Returns:
+            The defence.
+
+        >>> Refiner.light().iterations, Refiner.light(alpha=2).radius
+        (8, 2.0)
+        """
+        return cls(**{**LIGHT_SETTINGS, **changes})
 
     def noisy(self, x: Tensor) -> Tensor:
         """Return images with their noise: what an upload without a search is the gradient of.
