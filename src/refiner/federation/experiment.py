@@ -232,6 +232,7 @@ def _build_model(experiment: Experiment, data: ImageDataset) -> nn.Module:
         experiment.model,
         data.classes if classes is None else classes,
         tuple(data.images.shape[1:]),
+        classes_given=classes is not None,
         weights=None if experiment.weights is None else Path(experiment.weights),
         mean=experiment.mean,
         std=experiment.std,
