@@ -199,8 +199,8 @@ def training_curve(
         if accuracy is not None:
             print(f"{name} round {rounds}: {100 * accuracy:.2f} %", flush=True)
 
-    curve = run_rounds(clients, task, test, federated.rounds, evaluate_every=1000, on_round=show)
-    return [(rounds, 100 * accuracy) for rounds, accuracy in curve]
+    evaluations = run_rounds(clients, task, test, federated.rounds, evaluate_every=1000, on_round=show)
+    return [(each.round, 100 * each.accuracy) for each in evaluations]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,5 +1,6 @@
 """Tests of the command line: refine, the evaluation network, and one-line errors."""
 
+import json
 import re
 import subprocess
 import sys
@@ -45,7 +46,8 @@ def test_trained_weights_can_be_used_to_score(tmp_path: Path) -> None:
     for i, image in enumerate((load_sample().images[:4] * 255).byte()):
         write_image_grid(folder / f"{i}.png", image[None], columns=1)
     weights = tmp_path / "d.safetensors"
-    run("evalnet", "train", "--data", str(folder), "--out", str(weights), "--epochs", "1", "--half")
+    options = ("--data", str(folder), "--out", str(weights), "--epochs", "1", "--half", "--json")
+    assert json.loads(run("evalnet", "train", *options).stdout) == {"weights": str(weights), "images": 4}
     assert weights.stat().st_size < 3_200_000
     assert not list(tmp_path.glob("*.part"))
     run("evalnet", "score", str(folder / "0.png"), "--weights", str(weights))

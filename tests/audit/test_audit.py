@@ -12,7 +12,7 @@ from torch import Tensor
 
 import refiner
 from refiner.attacks import InvertingGradients, ThreatModel, checkpoint, gradient_matching
-from refiner.audit import AuditResult, audit
+from refiner.audit import AuditResult, Plan, audit
 from refiner.audit.summary import summary
 from refiner.core import Task
 from refiner.data import Sample
@@ -117,6 +117,9 @@ def test_metrics_that_do_not_fit_the_images_are_left_out(sample: Sample) -> None
         audit(odd, x[:, :2], sample.labels[:2])
     one = audit(small, x[:1], sample.labels[:1], defense="none", attack=attack)
     assert one.candidates is None and one.means["psnr"].low is None
+    assert "Identification was not measured: there is no other image to pick the original" in summary([one])
+    chosen = audit(small, x, sample.labels[:2], defense="none", attack=attack, metrics=())
+    assert "Identification was not measured: the metrics that were chosen leave it out." in summary([chosen])
 
 
 def test_public_images_never_contain_a_victim(task: Task, sample: Sample) -> None:
@@ -132,6 +135,18 @@ def test_public_images_never_contain_a_victim(task: Task, sample: Sample) -> Non
     # CIFAR-10 images are no candidates for victims of another dataset.
     foreign = audit(task, 1 - x, y, defense="none", attack=attack)
     assert foreign.candidates == 2
+    assert "among 2 candidates it can't be distinguished from chance; it takes 200 images" in summary(
+        [foreign]
+    )
+    # Images to learn from are, if there is nothing else to take, for any attack.
+    pool = (torch.cat([1 - sample.images[:150], 1 - x]), sample.labels[:152])
+    learned = audit(task, 1 - x, y, defense="none", attack=attack, pool=pool, metrics=["identification"])
+    assert learned.candidates == 150 and "Identification" not in summary([learned])
+    of_sample = Plan.of(task, x, y, pool=pool).scorer.public
+    assert of_sample.candidates is not None and len(of_sample.candidates) == 198
+    assert Plan.of(task, 1 - x, y, pool=(pool[0][..., :28], pool[1])).scorer.public.candidates is None
+    with pytest.raises(DataError, match="pool = "):
+        audit(task, x, y, defense="none", attack=attack, pool=pool[:1])  # type: ignore[arg-type]
 
 
 def _wrong_arguments() -> list[tuple[str, dict[str, object]]]:

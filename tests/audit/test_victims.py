@@ -127,6 +127,30 @@ def test_flat_folder_has_random_labels(tmp_path: Path) -> None:
     assert torch.equal(one.x[:, 0], load_sample().images[:8])
 
 
+def test_all_images_that_are_no_victims_are_candidates(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3), np.uint8)
+    np.savez(tmp_path / "a.npz", images=pixels[[0, 1, 2, 3, 0, 4, 5]], labels=np.arange(7) % 2)
+    loaded = load_victims(str(tmp_path / "a.npz"), victims=2, tuning_victims=2)
+    assert loaded.public is not None and len(loaded.public) == 4  # not the copy of the first victim
+    np.savez(tmp_path / "copies.npz", images=pixels[[0, 1, 0, 1]], labels=np.arange(4) % 2)
+    assert load_victims(str(tmp_path / "copies.npz"), victims=2).public is None
+
+
+def test_candidates_of_a_small_test_split_are_training_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    def numbered(name: str, split: str, root: Path, limit: int) -> ImageDataset:
+        count = min(limit, {"test": 3, "train": 2500}[split])
+        images = torch.arange(count)[:, None, None, None].expand(count, 3, 1, 1)
+        return ImageDataset((images % 256).byte(), torch.arange(count), 2500, name, split)
+
+    monkeypatch.setattr(victims, "load_data", numbered)
+    monkeypatch.setattr(victims, "available_splits", lambda name, root: ["train", "test"])
+    for count, first in ((0, 0), (50, 50), (5000, 1500)):
+        loaded = load_victims("svhn", root=Path(), victims=3, public_images=count)
+        assert loaded.public is not None and len(loaded.public) == 1000
+        # Behind those to learn from, as far as there are enough.
+        assert int(255 * loaded.public[0, 0, 0, 0] + 0.5) == first % 256
+
+
 def test_single_file_is_named_after_itself(tmp_path: Path) -> None:
     assert load_victims(str(write_images(tmp_path, {"me.png": 0}) / "me.png"), victims=1).names == ["me.png"]
 

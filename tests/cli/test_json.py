@@ -2,12 +2,14 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import typer
 from typer.testing import CliRunner
 
 from refiner.attacks import ATTACKS
@@ -60,6 +62,51 @@ def test_datasets_and_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert all(sum(row["labels"].values()) == row["samples"] for row in split["clients"])
     assert split["clients"][0]["labels"].keys() == set(load_sample().class_names)
     assert Path(split["plot"]).exists()
+
+
+def test_every_command_has_the_option() -> None:
+    def leaves(words: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+        inner = getattr(command, "commands", None)
+        if inner is None:
+            yield words, command
+        for name, each in (inner or {}).items():
+            yield from leaves((*words, name), each)
+
+    found = dict(leaves((), typer.main.get_command(app)))
+    assert ("data", "fetch") in found and len(found) > 12
+    for words, command in found.items():
+        assert any("--json" in option.opts for option in command.params), " ".join(words)
+
+
+def test_fetched_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REFINER_CACHE", str(tmp_path / "cache"))
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 28, 28, 3), np.uint8)
+    labels = np.arange(9)[:, None]
+    file = tmp_path / "part.npz"
+    np.savez(file, train_images=pixels, train_labels=labels, test_images=pixels[:2], test_labels=labels[:2])
+    fetched = run_json("data", "fetch", "pathmnist", "--from", file)
+    assert fetched["name"] == "pathmnist" and fetched["images"] == {"train": 9, "test": 2}
+    assert Path(fetched["folder"]).is_dir() and fetched["source"].startswith("own files")
+    assert run_json("data", "path", "path") == run_json("data", "verify", "pathmnist") == fetched
+    bundled = {"name": "sample", "folder": None, "images": {"train": 200}, "source": "bundled"}
+    assert run_json("data", "fetch", "sample") == run_json("data", "verify", "sample") == bundled
+
+
+def test_written_files_and_keys(tmp_path: Path) -> None:
+    out = tmp_path / "noise.safetensors"
+    assert run_json("noise", "fit", "--data", "sample", "--out", out) == {
+        "statistics": str(out),
+        "images": 200,
+    }
+    samples = tmp_path / "samples.png"
+    assert run_json("gan", "sample", "--each", 1, "--out", samples) == {"samples": str(samples)}
+    assert out.exists() and samples.exists()
+    pytest.importorskip("cryptography")
+    pytest.importorskip("flwr")
+    private = tmp_path / "client"
+    private.mkdir(mode=0o700)
+    created = run_json("identity", private)
+    assert created == run_json("identity", private) and len(bytes.fromhex(created["public_key"])) >= 32
 
 
 def test_noise_refine_and_evaluation_network(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from refiner.audit import AuditResult
 from refiner.cli import app
-from refiner.data import load_sample
+from refiner.data import load_sample, write_image_grid
 
 CODE = """
 from torch import nn
@@ -73,6 +73,73 @@ def test_audit_of_code_with_weights_and_normalisation(model: str, data: str, tmp
     models = {record["name"]: record for record in map(model_settings, out.glob("*.json"))}
     assert set(models) == {"Sequential on normalised inputs", "Sequential"}
     assert all(record["classes"] == 4 for record in models.values())
+
+
+# As in torchvision, with fewer blocks and channels: in-place ReLU, batch norm, a factory of any keywords.
+RESNET = """
+from torch import nn
+
+class BasicBlock(nn.Module):
+    def __init__(self, inplanes, planes, stride):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inplanes, planes, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(planes, planes, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.downsample = None
+        if stride != 1:
+            shortcut = nn.Conv2d(inplanes, planes, 1, stride, bias=False)
+            self.downsample = nn.Sequential(shortcut, nn.BatchNorm2d(planes))
+
+    def forward(self, x):
+        identity = x if self.downsample is None else self.downsample(x)
+        out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        out += identity
+        return self.relu(out)
+
+class ResNet(nn.Module):
+    def __init__(self, num_classes=1000, width=4):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, width, 7, 2, 3, bias=False)
+        self.bn1, self.relu = nn.BatchNorm2d(width), nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, 2, 1)
+        planes, layers = width, []
+        for stride in (1, 2, 2):
+            layers.append(BasicBlock(planes, planes * stride, stride))
+            planes *= stride
+        self.layers = nn.Sequential(*layers)
+        self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
+        self.fc = nn.Linear(planes, num_classes)
+
+    def forward(self, x):
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        return self.fc(self.avgpool(self.layers(x)).flatten(1))
+
+def resnet18(*, weights=None, progress=True, **kwargs):
+    return ResNet(**kwargs)
+"""
+
+
+def test_audit_of_a_model_like_those_of_torchvision(tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(RESNET)
+    namespace: dict[str, Any] = {}
+    exec(RESNET, namespace)
+    weights = ("--weights", str(tmp_path / "tuned.pth"))
+    torch.save(namespace["resnet18"](num_classes=3).state_dict(), tmp_path / "tuned.pth")
+    for number, image in enumerate((load_sample().images[:6, :, :30] * 255).byte()):
+        folder = tmp_path / "photos" / f"class {number % 3}"
+        folder.mkdir(parents=True, exist_ok=True)
+        write_image_grid(folder / f"{number}.png", image[None], columns=1)
+    model = ("--model", f"{tmp_path / 'nets.py'}:resnet18", "--data", str(tmp_path / "photos"))
+    resized = (*model, "--size", "20", *weights, *NORMALISED)
+    error = audit(*resized, out=tmp_path / "out", code=2).stderr
+    assert "fc.weight is torch.float32 [3, 16], expected torch.float32 [1000, 16]" in error
+    audit(*resized, "--classes", "3", "--attack", "inverting", out=tmp_path / "out")
+    (file,) = (tmp_path / "out").glob("*.json")
+    settings = model_settings(file)
+    assert settings["name"] == "ResNet on normalised inputs" and settings["classes"] == 3
+    assert settings["input"] == [3, 20, 20] and AuditResult.load(file).candidates == 6
 
 
 def test_changed_code_is_another_audit(data: str, tmp_path: Path) -> None:

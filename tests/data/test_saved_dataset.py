@@ -77,6 +77,16 @@ def test_splits_of_a_saved_dictionary(tmp_path: Path, sample_pixels: Pixels) -> 
         load_data(str(tmp_path / "set"), "val")
 
 
+def test_a_folder_that_datasets_5_2_0_wrote() -> None:
+    """By `DatasetDict.save_to_disk` with `num_shards={"train": 2, "test": 1}`; the test split is reversed."""
+    folder = Path(__file__).parent / "saved_by_datasets"
+    pixels = torch.from_numpy(np.arange(6 * 8 * 8 * 3).reshape(6, 8, 8, 3) * 7 % 256).permute(0, 3, 1, 2)
+    train, test = load_train_and_test(f"arrow:{folder}")
+    assert torch.equal(train.images, pixels[:4].byte()) and train.labels.tolist() == [0, 1, 0, 1]
+    assert torch.equal(test.images, pixels[[5, 4]].byte()) and test.labels.tolist() == [1, 0]
+    assert train.class_names == ("cat", "dog") and load_data(str(folder)).split == "train"
+
+
 def test_damaged_folders_are_one_line_errors(tmp_path: Path, sample_pixels: Pixels) -> None:
     folder = tmp_path / "set"
     save_to_disk(folder, sample_pixels[:2], [0, 1])

@@ -1,4 +1,4 @@
-"""Accuracy of models with batch norm: by running statistics that were computed from given images."""
+"""Accuracy and loss on test data; with batch norm by running statistics of given images."""
 
 import copy
 from pathlib import Path
@@ -13,7 +13,7 @@ from refiner.core import Task
 from refiner.data import load_sample
 from refiner.data.train_test_split import load_train_and_test
 from refiner.federation import Experiment, FederatedSettings, run_experiment
-from refiner.federation.evaluation import accuracy, update_running_statistics
+from refiner.federation.evaluation import accuracy, evaluate, update_running_statistics
 from refiner.models import recalibrate, resnet10
 
 DATA, TEST = load_train_and_test("sample")
@@ -41,6 +41,24 @@ def test_accuracy_uses_the_statistics_of_the_calibration_images(task: Task) -> N
 def test_a_prediction_does_not_depend_on_the_other_test_images(task: Task) -> None:
     together, alone = (accuracy(task, TEST, chunk, DATA.images) for chunk in (2000, 1))
     assert together == alone
+
+
+def test_loss_is_the_mean_over_all_test_samples(task: Task) -> None:
+    reference = copy.deepcopy(task.model)
+    accuracies, losses = zip(*(evaluate(task, TEST, chunk, DATA.images) for chunk in (2000, 7)), strict=True)
+    recalibrate(reference, [DATA.images / 255])
+    with torch.no_grad():
+        expected = float(nn.functional.cross_entropy(reference.eval()(TEST.images / 255), TEST.labels))
+    assert losses == pytest.approx([expected] * 2, rel=1e-4)
+    assert accuracies == (accuracy(task, TEST, calibration=DATA.images),) * 2
+
+
+def test_a_loss_that_is_not_finite_is_left_out() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3072, 10))
+    task = Task(model, example=torch.rand(2, 3, 32, 32))
+    with torch.no_grad():
+        model[1].weight.fill_(3e38)
+    assert evaluate(task, TEST).loss is None
 
 
 def test_models_without_running_statistics_are_left_alone() -> None:

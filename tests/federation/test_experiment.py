@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from refiner.errors import DataError, RefinerError, SettingError
 from refiner.federation import Experiment, FederatedSettings, run_experiment
+from refiner.federation.report import write_training_report
 from refiner.files import locked
 
 SHORT = Experiment(
@@ -22,6 +23,8 @@ def test_an_experiment_writes_outcome_settings_and_weights(tmp_path: Path) -> No
     outcome = run_experiment(SHORT, tmp_path)
     assert [rounds for rounds, _ in outcome.curve] == [2, 4]
     assert json.loads((tmp_path / "outcome.json").read_text())["accuracy"] == outcome.accuracy
+    log = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [(row["round"], row["loss"]) for row in log] == outcome.losses
     assert json.loads((tmp_path / "settings.json").read_text())["training"]["lr"] == 0.1
     assert load_file(tmp_path / "weights.safetensors")["head.weight"].shape[0] == 10
 
@@ -145,3 +148,19 @@ def test_two_trainings_do_not_write_to_one_folder(tmp_path: Path) -> None:
     with locked(tmp_path, ValueError()), pytest.raises(DataError) as caught:
         run_experiment(Experiment(data="sample", training=FederatedSettings(rounds=1, clients=1)), tmp_path)
     assert str(caught.value) == f"out = '{tmp_path}': another training is writing to it"
+
+
+def test_a_log_from_before_losses_were_logged_is_continued(tmp_path: Path) -> None:
+    run_experiment(SHORT, tmp_path)
+    log = tmp_path / "log.jsonl"
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    log.write_text("".join(json.dumps({"round": r["round"], "accuracy": r["accuracy"]}) + "\n" for r in rows))
+    done = run_experiment(SHORT, tmp_path, resume=True)
+    assert done.losses == [] and [rounds for rounds, _ in done.curve] == [2, 4]
+    longer = run_experiment(LONGER, tmp_path, resume=True)
+    assert [rounds for rounds, _ in longer.curve] == [2, 4, 6]
+    assert [rounds for rounds, _ in longer.losses] == [6]
+    for folder, outcome in ((tmp_path / "old", done), (tmp_path / "new", longer)):
+        folder.mkdir()
+        html = write_training_report(folder, LONGER, outcome).read_text(encoding="utf-8")
+        assert ("Test loss" in html) == bool(outcome.losses)

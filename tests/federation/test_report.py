@@ -41,6 +41,23 @@ def test_report_compares_with_the_reference_after_the_same_rounds() -> None:
     assert facts["bytes per upload"] == "12,345" and facts["defence"] == "pruning:rate=0.8"
 
 
+def test_report_shows_the_loss_beside_the_accuracy() -> None:
+    outcome = replace(OUTCOME, losses=[(4, 1.9)])  # resumed from a log that has none for the first rounds
+    reference = replace(REFERENCE, losses=[(2, 2.2), (3, 2.0), (4, 1.75)])
+    accuracy, loss, pmm = training_page(EXPERIMENT, outcome, reference).sections
+    assert isinstance(accuracy, Curves) and isinstance(loss, Curves) and isinstance(pmm, Curves)
+    assert (accuracy.title, loss.title, pmm.title) == ("Test accuracy", "Test loss", "PMM")
+    assert [(each.name, list(each.points)) for each in loss.series] == [
+        ("pruning:rate=0.8", [(4, 1.9)]),
+        ("reference", reference.losses),
+    ]
+    page = training_page(EXPERIMENT, outcome)
+    alone, table = page.sections[1], page.folded[0]
+    assert isinstance(alone, Curves) and [each.name for each in alone.series] == ["pruning:rate=0.8"]
+    assert isinstance(table, Table) and table.columns == ["rounds", "accuracy", "loss"]
+    assert table.rows == [["2", "30.00 %", "–"], ["4", "40.00 %", "1.9"]]
+
+
 def test_report_without_a_reference_or_a_common_round() -> None:
     page = training_page(replace(EXPERIMENT, defense="none"), replace(OUTCOME, rounds_run=0))
     assert "there is no PMM" in page.summary and len(page.sections) == 1
@@ -74,11 +91,13 @@ def test_command_writes_the_report(tmp_path: Path) -> None:
     assert record["rounds_run"] == 2 and record["upload_bytes"] == 4 * 15826
     html = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Federated training without a defence" in html and "63,304" in html
+    assert [rounds for rounds, _ in record["losses"]] == [1, 2] and "Test loss" in html
 
 
 @pytest.mark.browser
 def test_report_in_a_browser(browser: "Browser", tmp_path: Path) -> None:
-    address = write_training_report(tmp_path, EXPERIMENT, OUTCOME, REFERENCE).as_uri()
+    outcome = replace(OUTCOME, losses=[(2, 2.2), (4, 1.9)])
+    address = write_training_report(tmp_path, EXPERIMENT, outcome, REFERENCE).as_uri()
     tab = browser.new_page(color_scheme="dark")
     problems: list[str] = []
     tab.on("console", lambda message: problems.append(message.text))
@@ -92,6 +111,7 @@ def test_report_in_a_browser(browser: "Browser", tmp_path: Path) -> None:
           return box.left >= 0 && box.right <= innerWidth;
         })"""
         assert tab.evaluate(inside)
-    assert tab.get_by_role("img", name="Test accuracy").count() == 1
+    for name in ("Test accuracy", "Test loss", "PMM"):
+        assert tab.get_by_role("img", name=name).count() == 1
     tab.close()
     assert problems == []

@@ -28,6 +28,7 @@ from refiner.federation import (
     accuracy,
     train,
 )
+from refiner.federation.evaluation import evaluate
 from refiner.federation.local import get_parameters
 from refiner.federation.training import Curve
 from refiner.models import MLP, LeNet
@@ -140,6 +141,7 @@ def test_an_interrupted_training_resumes_to_the_same_bits(
     assert torch.equal(get_parameters(resumed), parameters)
     log = [json.loads(line) for line in checkpoints.log_file.read_text().splitlines()]
     assert [(row["round"], row["accuracy"]) for row in log] == expected
+    assert log[-1]["loss"] == evaluate(resumed, TEST).loss
 
 
 def test_fedadam_resumes_with_its_round_count(tmp_path: Path) -> None:

@@ -53,7 +53,9 @@ def test_resume_continues_from_its_file_and_keeps_it(folder: Path, tmp_path: Pat
     out, state = tmp_path / "g.safetensors", tmp_path / "state"
     arguments = ("train", "--data", folder, "--out", out, *SMALL, "--resume", state)
     assert "epoch 1/2" in run_gan(*arguments).stderr
-    longer = run_gan(*arguments, "--epochs", 3)
+    longer = run_gan(*arguments, "--epochs", 3, "--json")
+    record = {"weights": str(out), "samples": str(out.with_suffix(".png")), "images": 8}
+    assert json.loads(longer.stdout) == record
     assert "epoch 3/3" in longer.stderr and "epoch 2/3" not in longer.stderr
     state.write_bytes(state.read_bytes()[:-10])
     damaged = run_gan(*arguments)

@@ -67,6 +67,18 @@ def test_a_factory_gets_the_arguments_that_it_names(name: str, side: int, classe
     assert sys.path == before
 
 
+def test_a_factory_of_any_keyword_gets_chosen_classes_only(tmp_path: Path) -> None:
+    """Those of torchvision have 1,000 classes unless they get another number as `num_classes`."""
+    (tmp_path / "any.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Linear):\n    def __init__(self, num_classes=1000): super().__init__(4, num_classes)\n"
+        "def make(*, weights=None, **kwargs): return Net(**kwargs)\n"
+    )
+    for given, classes in ((False, 1000), (True, 7)):
+        model = build_model(f"{tmp_path / 'any.py'}:make", 7, (1, 2, 2), classes_given=given)
+        assert isinstance(model, torch.nn.Linear) and model.out_features == classes
+
+
 def test_a_module_in_the_current_folder_is_imported(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from refiner.errors import DataError
 from refiner.federation.federated_settings import FederatedSettings
 from refiner.recommendation import Recommendation, Rung, SearchPlan, Target
 from refiner.recommendation.price import measure_price
+from refiner.recommendation.run_recommendation import split_images
 from refiner.recommendation.short_training import short_training
 
 CANDIDATES = ("gq:bits=8", "dp-gaussian:magnitude=10,clip=none", "dp-gaussian:magnitude=100,clip=none")
@@ -69,6 +70,16 @@ def test_the_cheapest_defence_that_meets_the_target_is_recommended(found: Recomm
     assert strong == pytest.approx(10 * weak, rel=0.1)
 
 
+TOO_FEW = "64 candidates it can't be distinguished from chance; it takes 200 images of the same kind."
+
+
+def test_too_few_candidates_for_identification_are_stated(found: Recommendation) -> None:
+    assert found.sentence.endswith(TOO_FEW)
+    data = refiner.load_sample()
+    enough = split_images(Task(mlp(), example=data.images[:2]), data.images, data.labels)
+    assert enough.public is not None and len(enough.x) + len(enough.public) == 200
+
+
 def test_the_same_plan_gives_the_same_recommendation(found: Recommendation) -> None:
     again = recommend()
     assert again.chosen == found.chosen
@@ -103,6 +114,7 @@ def test_if_nothing_meets_the_target_it_says_so() -> None:
     assert found.chosen is None and found.code == ""
     assert found.sentence.startswith("No candidate meets the target (no attack better than a blind guess)")
     assert len(found.rows) == 2
+    assert found.sentence.endswith(TOO_FEW)
 
 
 def test_candidates_left_behind_are_measured_before_giving_up() -> None:

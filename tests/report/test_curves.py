@@ -26,6 +26,19 @@ def test_curves_are_drawn_labelled_and_described() -> None:
     assert re.findall(r'class="label" x="100.0%" y="(.*?)"', html) == ["-9", "19"]
 
 
+def test_labels_of_falling_curves_cover_neither_a_curve_nor_the_axis() -> None:
+    falling = [(at, 4.0 - at / 50) for at in range(101)]
+    lower = [(at, height - 1.0) for at, height in falling]
+    html = Curves("Loss", [CurveSeries("a", falling), CurveSeries("b", lower)], "rounds", "loss").html("a")
+    first, second = (float(top) for top in re.findall(r'class="label" x="100.0%" y="(.*?)"', html))
+    ends = [float(line.split(",")[-1]) for line in re.findall('points="(.*?)"', html)]
+    assert ends == [150.0, 225.0]  # the axis, at 300, is one step below the lowest end
+    assert (first, second) == (169.0, 244.0)  # below the ends of the curves, which come from above
+    # An axis of accuracies does not become negative; the label is above it.
+    html = Curves("Accuracy", [CurveSeries("a", [(0, 5.0), (1, 0.0)])], "rounds", "%").html("a")
+    assert re.findall(r'class="label" x="100.0%" y="(.*?)"', html) == ["291"]
+
+
 def test_long_curves_have_one_dot_at_their_end() -> None:
     points = [(n, float(n)) for n in range(100)]
     assert Curves("T", [CurveSeries("a", points)], "x", "y").html("a").count("<circle") == 1

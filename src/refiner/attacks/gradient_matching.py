@@ -19,6 +19,7 @@ from refiner.attacks.parametrisation import Parametrisation, Pixels
 from refiner.attacks.priors import Guess, Prior, TotalVariation
 from refiner.core.cuda_graphs import CudaGraphCache
 from refiner.core.gradients import flatten, gradients
+from refiner.core.input_range import InputRange, from_unit_range
 from refiner.core.lbfgs import LBFGS
 from refiner.core.noise import NoiseSource
 from refiner.core.optim import Adam
@@ -99,6 +100,9 @@ class GradientMatching:
             The guess of the restart with the lowest objective, for every victim.
         """
         start = time.perf_counter()
+        channels = _channel_ranges(self.parametrisation)
+        if channels is not None:
+            observations = [replace(o, task=o.task.with_unit_inputs(channels)) for o in observations]
         first = observations[0]
         self.parametrisation.check(first.task)
         history = 2 * self.optimizer.history if isinstance(self.optimizer, LBFGS) else 4
@@ -118,6 +122,7 @@ class GradientMatching:
             z, objective, diverged = checkpoint.results()
             slices = zip(*(torch.split(t, _RESULTS_AT_ONCE) for t in (z, y)), strict=True)
             x = torch.cat([self.parametrisation.result(first.task, *part) for part in slices])
+            x = x if channels is None else from_unit_range(x, channels, len(first.task.input_shape))
             labels = self.parametrisation.labels(first.task, z, y)
             labels = labels.argmax(-1) if labels.is_floating_point() else labels
         return Reconstruction(x, labels, objective, diverged, time.perf_counter() - start)
@@ -200,6 +205,12 @@ class GradientMatching:
         values = state.best_value.view(-1, self.restarts)
         best = values.argmin(1) + self.restarts * torch.arange(len(values), device=values.device)
         return state.best_z[best], state.best_value[best], state.diverged[best]
+
+
+def _channel_ranges(parametrisation: Parametrisation) -> InputRange | None:
+    """The range of each channel, if pixels are optimised that have one."""
+    pixels = getattr(parametrisation, "pixels", parametrisation)
+    return pixels.channels if isinstance(pixels, Pixels) else None
 
 
 def decay_fractions(decayed: bool) -> tuple[float, ...]:

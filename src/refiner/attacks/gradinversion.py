@@ -17,6 +17,7 @@ from refiner.attacks.priors import (
     TotalVariation,
 )
 from refiner.attacks.threat_model import Capability
+from refiner.core.input_range import UNIT_RANGE, InputRange
 from refiner.core.optim import Adam
 from refiner.core.task import Task
 
@@ -58,8 +59,8 @@ class GradInversion(MatchingAttack):
     """Weight of the agreement between restarts. Has an effect only with several of them."""
     restarts: int = 1
     """Guesses for each victim."""
-    input_range: tuple[float, float] = (0.0, 1.0)
-    """The lowest and the highest value of a pixel."""
+    input_range: InputRange = UNIT_RANGE
+    """The lowest and the highest value of a pixel, or those of every channel: `((l1, …), (h1, …))`."""
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:

@@ -8,6 +8,7 @@ from refiner.attacks.distance import Distance
 from refiner.attacks.gradient_matching import GradientMatching
 from refiner.attacks.matching_attack import MatchingAttack
 from refiner.attacks.parametrisation import Pixels
+from refiner.core.input_range import UNIT_RANGE, InputRange
 from refiner.core.lbfgs import LBFGS
 
 # PyTorch's L-BFGS makes up to 20 inner steps in each call of `step`, which the papers count as one iteration.
@@ -40,8 +41,8 @@ class IDLG(MatchingAttack):
     """Past steps that L-BFGS stores."""
     restarts: int = 1
     """Guesses for each victim."""
-    input_range: tuple[float, float] = (0.0, 1.0)
-    """The lowest and the highest value of a pixel."""
+    input_range: InputRange = UNIT_RANGE
+    """The lowest and the highest value of a pixel, or those of every channel: `((l1, …), (h1, …))`."""
 
     def matching(self) -> GradientMatching:
         """Return the matching that the settings describe."""

@@ -9,6 +9,7 @@ from refiner.attacks.gradient_matching import GradientMatching, decay_fractions
 from refiner.attacks.matching_attack import MatchingAttack
 from refiner.attacks.parametrisation import Pixels
 from refiner.attacks.priors import TotalVariation
+from refiner.core.input_range import UNIT_RANGE, InputRange
 from refiner.core.optim import Adam, SignedAdam
 from refiner.core.task import Task
 
@@ -42,8 +43,8 @@ class InvertingGradients(MatchingAttack):
     """Weight of the prior."""
     restarts: int = 1
     """Guesses for each victim."""
-    input_range: tuple[float, float] = (0.0, 1.0)
-    """The lowest and the highest value of a pixel."""
+    input_range: InputRange = UNIT_RANGE
+    """The lowest and the highest value of a pixel, or those of every channel: `((l1, …), (h1, …))`."""
     without: str | None = None
     """A layer whose gradient is ignored, as the last linear one against Soteria (Balunović et al., "Bayesian
     Framework for Gradient Leakage", ICLR 2022)."""

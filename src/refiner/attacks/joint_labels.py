@@ -35,6 +35,7 @@ class JointLabels:
 
     def check(self, task: Task) -> None:
         """Raise if the loss does not accept class probabilities, or gives them another value than labels."""
+        self.pixels.check(task)
         logits = torch.linspace(-1, 1, 2 * task.classes).view(2, task.classes)
         labels = torch.arange(2) % task.classes
         one_hot = torch.nn.functional.one_hot(labels, task.classes).to(logits)

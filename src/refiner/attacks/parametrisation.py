@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from refiner import checks
+from refiner.core.input_range import InputRange, check_channels, check_input_range
 from refiner.core.noise import NoiseSource
 from refiner.core.task import Task
 from refiner.errors import DataError
@@ -115,6 +116,7 @@ class Pixels:
         low: The lowest value of a pixel.
         high: The highest value of a pixel.
         bounded: Whether pixels are clamped after every step; results always are.
+        channels: A range for each channel. Pixels are then in 0..1, and gradient matching maps them to it.
 
     >>> Pixels().project(None, torch.tensor([-1.0, 0.5, 2.0])).tolist()
     [0.0, 0.5, 1.0]
@@ -123,6 +125,7 @@ class Pixels:
     low: float = 0.0
     high: float = 1.0
     bounded: bool = True
+    channels: InputRange | None = None
 
     def __post_init__(self) -> None:
         if not checks.number("low", self.low, -1e6, 1e6) < checks.number("high", self.high, -1e6, 1e6):
@@ -133,7 +136,7 @@ class Pixels:
         """Return pixels in the range of an attack's setting.
 
         Args:
-            input_range: The setting, `(low, high)`.
+            input_range: The setting, `(low, high)`, or lows and highs of the channels.
             bounded: Whether pixels are clamped after every step.
 
         Returns:
@@ -141,14 +144,17 @@ class Pixels:
 
         >>> Pixels.from_range((0, 1, True))
         Traceback (most recent call last):
-        refiner.errors.SettingError: input_range = (0, 1, True): expected two numbers, the lower first
+        refiner.errors.SettingError: input_range = (0, 1, True): expected two numbers, the lower first, or ...
         """
-        if not isinstance(input_range, tuple) or len(input_range) != 2:
-            raise checks.wrong("input_range", input_range, "two numbers, the lower first")
-        return cls(*input_range, bounded=bounded)
+        low, high = input_range = check_input_range(input_range)
+        if isinstance(low, tuple) or isinstance(high, tuple):
+            return cls(bounded=bounded, channels=input_range)
+        return cls(low, high, bounded)
 
     def check(self, task: Task) -> None:
-        """Accept every task."""
+        """Raise if there are ranges for another number of channels; otherwise accept every task."""
+        if self.channels is not None:
+            check_channels(self.channels, task.input_shape)
 
     def networks(self, task: Task) -> Mapping[str, nn.Module]:
         """Return nothing: there are no networks."""

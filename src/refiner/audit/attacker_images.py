@@ -57,7 +57,7 @@ def choose_attacker_images(
             )
         images, labels, origin = sample.images, sample.labels, "bundled public images"
     else:
-        images, labels = _checked_pool(pool)
+        images, labels = checked_pool(pool)
         origin = "images as given"
     # One message for a wrong shape comes before the comparison with the victims, which needs the same shape.
     check_public_images(task, images, labels, 1, attack.name)
@@ -72,8 +72,18 @@ def choose_attacker_images(
     return AttackerImages(images, labels, f"{len(images)} {origin}")
 
 
-def _checked_pool(pool: object) -> tuple[Tensor, Tensor]:
-    """Return images and labels of a pool that fit each other."""
+def checked_pool(pool: object) -> tuple[Tensor, Tensor]:
+    """Return images and labels of a pool that fit each other.
+
+    Args:
+        pool: A pair of tensors: images in 0..1 `[N, *input]`, and a label for each.
+
+    Returns:
+        The pair.
+
+    Raises:
+        DataError: It is something else.
+    """
     if not isinstance(pool, tuple) or len(pool) != 2 or not all(isinstance(t, Tensor) for t in pool):
         raise DataError(
             field="pool", value=type(pool).__name__, expected="a pair of tensors: images and labels"

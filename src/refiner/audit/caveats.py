@@ -1,10 +1,12 @@
 """What the verdicts of audits do not show, and what is proven."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from refiner.audit.control import NO_CONTROL
 from refiner.audit.display_names import enumeration, pair_names
 from refiner.audit.result import AuditResult
+from refiner.metrics.thresholds import PAPER_THRESHOLDS
 
 
 def caveats(results: Sequence[AuditResult]) -> list[str]:
@@ -39,14 +41,30 @@ def caveats(results: Sequence[AuditResult]) -> list[str]:
             f"The {attack} attack used the bundled generator, which was trained on CIFAR-10; other data need "
             "another one."
         )
-    for result in results:
-        if result.candidates is not None and not any(f.verdict.chance is not None for f in result.findings):
-            sentences.append(
-                f"Identification does not count here: among {result.candidates} candidates it can't be "
-                "distinguished from chance."
-            )
-            break
-    return sentences
+    unidentified = (identification_caveat(result) for result in results)
+    return [*sentences, *[text for text in unidentified if text][:1]]
+
+
+def identification_caveat(result: AuditResult) -> str:
+    """Return why an audit says nothing about identification; empty if it does."""
+    if result.candidates is None:
+        if len(result.findings) > 1:
+            return "Identification was not measured: the metrics that were chosen leave it out."
+        return (
+            "Identification was not measured: there is no other image to pick the original out of; give "
+            "more images of the same kind."
+        )
+    if any(finding.verdict.chance is not None for finding in result.findings):
+        return ""
+    metrics = result.settings.get("metrics")
+    limit = metrics.get("identified") if isinstance(metrics, Mapping) else None
+    finding = result.findings[0]
+    ways = sum(rank is not None for rank in (finding.rank_pixels, finding.rank_lpips))
+    needed = math.ceil(ways * result.batch / (limit or PAPER_THRESHOLDS.identified) - 1e-6)
+    return (
+        f"Identification does not count here: among {result.candidates} candidates it can't be "
+        f"distinguished from chance; it takes {needed:,} images of the same kind."
+    )
 
 
 def guarantees(audits: Mapping[str, Sequence[AuditResult]]) -> list[str]:

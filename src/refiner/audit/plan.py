@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from refiner import checks
 from refiner._version import __version__
 from refiner.attacks import Attack, ThreatModel, make_attack
-from refiner.audit.attacker_images import AttackerImages, choose_attacker_images
+from refiner.audit.attacker_images import AttackerImages, checked_pool, choose_attacker_images
 from refiner.audit.from_robust import RobustEstimation
 from refiner.audit.public_images import choose_public_images
 from refiner.audit.scoring import Scorer
@@ -135,7 +135,9 @@ class Plan:
         attacker.check(task)
         checks.integer("seed", seed, 0, SEED_OFFSET - 1)
         original = x.flatten(0, 1).to(torch.float64 if x.dtype == torch.float64 else torch.float32)
-        public_images = choose_public_images(original, public)
+        public_images = choose_public_images(
+            original, public, None if pool is None else checked_pool(pool)[0]
+        )
         with deterministic_algorithms(checks.flag("deterministic", deterministic), x.device):
             scorer = Scorer.create(original, public_images, metrics, thresholds or Thresholds())
         defense_name = short_name(defense) if isinstance(defense, str) else defender.name

@@ -9,6 +9,9 @@ from refiner.data import load_sample
 from refiner.errors import DataError
 from refiner.metrics.image_checks import check_images
 
+# So many images to learn from are candidates at most.
+_MOST_OF_POOL = 1000
+
 
 @dataclass(frozen=True, eq=False)
 class PublicImages:
@@ -26,12 +29,26 @@ class PublicImages:
         return self.images if self.like_victims else None
 
 
-def choose_public_images(original: Tensor, public: Tensor | None = None) -> PublicImages:
-    """Return `public` without the victims `original [N, C, H, W]`, or else the rest of the bundled sample.
+def choose_public_images(
+    original: Tensor, public: Tensor | None = None, pool: Tensor | None = None
+) -> PublicImages:
+    """Return images like the victims: given ones, the rest of the bundled sample, or those to learn from.
 
     The bundled sample is CIFAR-10: among its images a victim of another dataset would be too easy to
     identify, so they are candidates only if all victims are from the sample. Its mean image is a valid
     blind guess for any victims.
+
+    Args:
+        original: The victims' images `[N, C, H, W]`.
+        public: Images of the same kind; victims among them are left out.
+        pool: Images that an attacker learns from. The first 1,000 that are no victims are taken if there is
+            nothing else to take; those of another shape never are.
+
+    Returns:
+        The images. If they are not like the victims, the victims themselves are the only candidates.
+
+    Raises:
+        DataError: `public` has another shape, or contains nothing but victims.
 
     >>> victims = load_sample().images[:16]
     >>> public = choose_public_images(victims)
@@ -58,12 +75,19 @@ def choose_public_images(original: Tensor, public: Tensor | None = None) -> Publ
             )
         return PublicImages(rest, True, f"{len(rest)} images as given")
     sample = load_sample().images
-    if sample.shape[1:] != original.shape[1:]:
-        return PublicImages(None, False, "none")
-    rest = without_victims(sample.to(original), original)
-    like_victims = len(sample) - len(rest) == len(original)
+    rest = sample[:0]
+    if sample.shape[1:] == original.shape[1:]:
+        rest = without_victims(sample.to(original), original)
+        if len(sample) - len(rest) == len(original) and len(rest):
+            return PublicImages(rest, True, f"{len(rest)} images of the bundled sample")
+    if pool is not None and pool.shape[1:] == original.shape[1:]:
+        others = without_victims(pool.to(original.dtype), original)[:_MOST_OF_POOL].to(original)
+        if len(others):
+            return PublicImages(others, True, f"{len(others)} of the images to learn from")
     return PublicImages(
-        rest if len(rest) else None, like_victims, f"{len(rest)} images of the bundled sample"
+        rest if len(rest) else None,
+        False,
+        f"{len(rest)} images of the bundled sample" if len(rest) else "none",
     )
 
 
@@ -84,4 +108,4 @@ def are_others(images: Tensor, victims: Tensor) -> Tensor:
     """
     victim_bytes = {victim.tobytes() for victim in victims.cpu().numpy()}
     is_other = [image.tobytes() not in victim_bytes for image in images.cpu().numpy()]
-    return torch.tensor(is_other, device=images.device)
+    return torch.tensor(is_other, dtype=torch.bool, device=images.device)

@@ -72,11 +72,11 @@ def audit(
             "identification". None computes all that can be computed for these images.
         threat: What the attacker is given besides the upload and the model; nothing by default.
         public: Images `[N, C, H, W]` of the same kind that are not victims. The blind guess uses their
-            mean, and the attacker seeks the original among them. Without them the bundled sample is used
-            where it fits.
+            mean, and the attacker seeks the original among them and the other victims. Without them the rest
+            of the bundled sample is used, if the victims are from it, or else `pool`.
         pool: Labelled public images `[N, C, H, W]` in 0..1 and `[N]` that an attack may learn from, with the
             defence at hand; victims among them are removed. Without them the bundled public images are
-            used where they fit. For attacks that learn from no images it has no effect.
+            used where they fit.
         names: A name for every image; numbered by default.
         thresholds: When an image counts as visible or identifiable; those of the paper by default.
         seed: Seed of everything random in this audit, including the defence's noise. An audit is an

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from refiner import checks
+from refiner.audit.public_images import without_victims
 from refiner.audit.user_images import LabelledImages, read_user_images
 from refiner.data import DATASETS, available_splits, load_data, load_public_sample, load_sample
 from refiner.data.catalogue import ALIASES, find_dataset
@@ -157,7 +158,8 @@ def _load_source(
                 problem=f"no such file or folder; did you mean {close[0]!r}?",
             )
         source = read_user_images(data, size, seed, classes)
-        rest = source.images[count : count + _PUBLIC_IMAGES]
+        # Copies of victims are no candidates.
+        rest = without_victims(source.images[count : count + _PUBLIC_IMAGES], source.images[:count])
         pool = _last(source.images, source.labels, count + tuning_count, public_images)
     return source if classes is None else source.with_classes(classes), rest, pool
 
@@ -225,11 +227,12 @@ def _from_dataset(
         data = load_data(name, split, root=root, limit=limit)
         images, labels = data.images, data.labels
         rest = images[count : count + _PUBLIC_IMAGES]
-        if has_others and public_images:
-            train = load_data(name, "train", root=root, limit=public_images)
-            pool = (train.images, train.labels)
-        else:
-            pool = _last(images, labels, count + tuning_count, public_images)
+        pool = _last(images, labels, count + tuning_count, public_images)
+        if has_others and (public_images or not len(rest)):
+            limit = public_images + (0 if len(rest) else _PUBLIC_IMAGES)
+            train = load_data(name, "train", root=root, limit=limit)
+            pool = (train.images[:public_images], train.labels[:public_images])
+            rest = rest if len(rest) else train.images[-_PUBLIC_IMAGES:]
     names = [f"image {number}" for number in range(1, count + 1)]
     used = slice(0, count + tuning_count)
     source = LabelledImages(

@@ -166,6 +166,7 @@ def audit(
                 model,
                 images.classes,
                 tuple(x.shape[2:]),
+                classes_given=classes is not None,
                 weights=weights,
                 mean=parse_numbers("mean", mean),
                 std=parse_numbers("std", std),

@@ -43,20 +43,28 @@ def fetch_command(
     replace: Annotated[
         bool, typer.Option("--replace", help="Replace the dataset if it is in the cache already.")
     ] = False,
+    as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Fetch a dataset into the cache; without options it is downloaded from its official address."""
     with one_line_errors(command):
-        from refiner.cli.data_tables import print_text, split_counts
+        from refiner.cli.data_tables import bundled_record, dataset_record, print_text, split_counts
         from refiner.data import fetch_data
         from refiner.data.load import cached_record
 
         if name == "sample":
-            print_text("sample: bundled, nothing to fetch")
+            if as_json:
+                print_json(bundled_record())
+            else:
+                print_text("sample: bundled, nothing to fetch")
             return
         with progress_bar(*_columns(), quiet=quiet) as bar:
             folder = fetch_data(name, source, via=via, replace=replace, on_progress=_show_on(bar))
-        print_text(f"{folder}: {split_counts(cached_record(name)[1])}")
+        record = cached_record(name)[1]
+        if as_json:
+            print_json(dataset_record(record, folder))
+            return
+        print_text(f"{folder}: {split_counts(record)}")
 
 
 def _columns() -> tuple[TextColumn, BarColumn, TaskProgressColumn, TimeRemainingColumn]:
@@ -76,30 +84,42 @@ def _show_on(bar: ProgressBar) -> "Progress":
 
 
 @data.command("path")
-def path_command(command: typer.Context, name: Name) -> None:
+def path_command(command: typer.Context, name: Name, as_json: Json = False) -> None:
     """Print the folder of a dataset in the cache."""
     with one_line_errors(command):
+        from refiner.cli.data_tables import dataset_record
         from refiner.data.cache_record import dataset_folder
         from refiner.data.load import cached_record
 
         if name == "sample":
             raise DataError("sample: bundled, it has no folder", field="name", value=name)
+        key, record = cached_record(name)
+        if as_json:
+            print_json(dataset_record(record, dataset_folder(key)))
+            return
         # Not through the console, which would break a long line.
-        print(dataset_folder(cached_record(name)[0]))
+        print(dataset_folder(key))
 
 
 @data.command("verify")
-def verify_command(command: typer.Context, name: Name, quiet: Quiet = False) -> None:
+def verify_command(command: typer.Context, name: Name, as_json: Json = False, quiet: Quiet = False) -> None:
     """Verify that a dataset in the cache is unchanged, by its checksums."""
     with one_line_errors(command):
-        from refiner.cli.data_tables import print_text, split_counts
+        from refiner.cli.data_tables import bundled_record, dataset_record, print_text, split_counts
         from refiner.data import load_data, verify_data
+        from refiner.data.cache_record import dataset_folder
 
         if name == "sample":
-            print_text(f"sample: bundled, {len(load_data('sample'))} images")
+            if as_json:
+                print_json(bundled_record())
+            else:
+                print_text(f"sample: bundled, {len(load_data('sample'))} images")
             return
         with progress_bar(*_columns(), quiet=quiet) as bar:
             record = verify_data(name, _show_on(bar))
+        if as_json:
+            print_json(dataset_record(record, dataset_folder(record.name)))
+            return
         print_text(f"{record.name}: unchanged; {split_counts(record)}; from {record.source}")
 
 

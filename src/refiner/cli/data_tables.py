@@ -1,6 +1,7 @@
 """The tables of `refiner data`: the datasets, and a partition's labels; both also as records for JSON."""
 
 import os
+from pathlib import Path
 from typing import Literal
 
 from rich.box import SIMPLE
@@ -11,7 +12,7 @@ from rich.table import Table
 from torch import Tensor
 
 from refiner.cli.common import console, print_json
-from refiner.data import DATASETS, DatasetInfo
+from refiner.data import DATASETS, DatasetInfo, load_data
 from refiner.data.cache_record import CacheRecord, read_record
 from refiner.data.data_name import OWN_DATA_TEXT
 from refiner.errors import DataError
@@ -64,6 +65,22 @@ def _cache_state(name: str, info: DatasetInfo) -> str:
         return "no"
     counts = {name: split.count for name, split in record.splits.items()}
     return "yes" if counts == dict(info.counts) else f"partly: {split_counts(record)}"
+
+
+def dataset_record(record: CacheRecord, folder: Path) -> dict[str, object]:
+    """Return a dataset in the cache for JSON: its folder, its origin and the images of every split."""
+    images = {name: split.count for name, split in record.splits.items()}
+    return {"name": record.name, "folder": folder, "images": images, "source": record.source}
+
+
+def bundled_record() -> dict[str, object]:
+    """Return the bundled sample for JSON; it has no folder."""
+    return {
+        "name": "sample",
+        "folder": None,
+        "images": {"train": len(load_data("sample"))},
+        "source": "bundled",
+    }
 
 
 def split_counts(record: CacheRecord) -> str:

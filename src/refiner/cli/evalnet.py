@@ -36,6 +36,7 @@ def train_command(
     half: Annotated[
         bool, typer.Option(help="Save the weights in half precision, like the bundled ones.")
     ] = False,
+    as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Train the network; after an interruption the same command continues."""
@@ -60,6 +61,9 @@ def train_command(
             )
         if half:
             network.save(out, half=True)
+        if as_json:
+            print_json({"weights": out, "images": len(images)})
+            return
         console.print(f"Weights: {out}")
 
 

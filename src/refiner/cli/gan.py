@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from refiner.cli.common import Device, Quiet, console, one_line_errors, select_device
+from refiner.cli.common import Device, Json, Quiet, console, one_line_errors, print_json, select_device
 from refiner.cli.progress import progress_bar
 
 gan = typer.Typer(no_args_is_help=True, help="The generator in whose latent space the GGL attack searches.")
@@ -37,6 +37,7 @@ def gan_train_command(
     minutes: Annotated[
         float, typer.Option(help="Start no epoch that would end later than this; the same command continues.")
     ] = math.inf,
+    as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Train the generator; after an interruption the same command continues."""
@@ -74,6 +75,9 @@ def gan_train_command(
                 on_step=lambda done: bar.update(line, completed=done),
                 on_epoch=show_epoch,
             )
+        if as_json:
+            print_json({"weights": out, "samples": out.with_suffix(".png"), "images": len(images)})
+            return
         console.print(f"Weights: {out}, samples: {out.with_suffix('.png')}", soft_wrap=True)
 
 
@@ -86,10 +90,15 @@ def gan_sample_command(
     ] = None,
     each: Annotated[int, typer.Option(help="Number of images of each class.")] = 10,
     seed: Annotated[int, typer.Option(help="Seed of the latents.")] = 0,
+    as_json: Json = False,
 ) -> None:
     """Write generated images of every class."""
     with one_line_errors(command):
         from refiner.generator import Generator, write_sample_grid
 
         generator = Generator.bundled() if weights is None else Generator.load(weights)
-        console.print(f"Samples: {write_sample_grid(out, generator, each, seed)}", soft_wrap=True)
+        samples = write_sample_grid(out, generator, each, seed)
+        if as_json:
+            print_json({"samples": samples})
+            return
+        console.print(f"Samples: {samples}", soft_wrap=True)

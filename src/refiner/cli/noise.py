@@ -28,6 +28,7 @@ def fit_command(
     out: Annotated[Path, typer.Option(help="File for the statistics, .safetensors.")],
     root: Root = None,
     size: Size = None,
+    as_json: Json = False,
 ) -> None:
     """Fit the noise to public images like those to protect, for `refiner:statistics=OUT`.
 
@@ -39,6 +40,9 @@ def fit_command(
 
         images = load_images(data, root=root, size=size, limit=_LIMIT)
         NaturalNoise.fit(images).save(out)
+        if as_json:
+            print_json({"statistics": out, "images": len(images)})
+            return
         console.print(f"Statistics of {len(images):,} images: {out}", highlight=False)
 
 

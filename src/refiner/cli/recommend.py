@@ -121,6 +121,7 @@ def recommend(
             model,
             images.classes,
             tuple(images.x.shape[2:]),
+            classes_given=classes is not None,
             weights=weights,
             mean=parse_numbers("mean", mean),
             std=parse_numbers("std", std),

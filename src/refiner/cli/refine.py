@@ -65,6 +65,7 @@ def refine(
             model,
             labelled.classes,
             tuple(labelled.images.shape[1:]),
+            classes_given=classes is not None,
             weights=weights,
             mean=parse_numbers("mean", mean),
             std=parse_numbers("std", std),

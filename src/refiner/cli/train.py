@@ -193,7 +193,9 @@ def train(
             print_json({**_record(experiment, out, outcome, reference_training), "report": report})
             return
         last = outcome.curve[-1][0]
-        console.print(f"Test accuracy after {last} rounds: {100 * outcome.accuracy:.2f} %")
+        loss = dict(outcome.losses).get(last)
+        ending = "" if loss is None else f", test loss: {loss:.4g}"
+        console.print(f"Test accuracy after {last} rounds: {100 * outcome.accuracy:.2f} %{ending}")
         if reference_training is not None:
             console.print(reference_training.describe(outcome), highlight=False, markup=False, soft_wrap=True)
         console.print(f"Weights, log and settings: {out}", highlight=False, soft_wrap=True)

@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from refiner.core import model_structure, model_validation
 from refiner.core.cuda_graphs import CudaGraphCache
 from refiner.core.input_checks import check_devices, check_recording, check_types, input_error, is_dense
+from refiner.core.input_range import InputRange, check_channels, check_input_range, from_unit_range
 from refiner.core.loss_targets import accepted_targets
 from refiner.core.wrappers import unwrap_model
 from refiner.errors import DataError
@@ -87,6 +88,8 @@ class Task:
         example = model_validation.random_like(example[:2])
         self.model = model
         self.models: Tensor | None = None
+        self.input_range: InputRange | None = None
+        """What inputs in 0..1 are mapped to before the model, see `with_unit_inputs`; None for no map."""
         self.loss_function = loss
         self.graphs = CudaGraphCache(capacity=8)
         """Recorded CUDA graphs of this task's functions, also those of a defence."""
@@ -146,6 +149,23 @@ class Task:
             raise input_error("models", models, f"dense [V, {self.size}]")
         task = copy.copy(self)
         task.models = models
+        return task
+
+    def with_unit_inputs(self, input_range: InputRange) -> Self:
+        """The same task for inputs in 0..1, which it maps to the range that the model expects.
+
+        Args:
+            input_range: `(low, high)`, or `((l1, l2, l3), (h1, h2, h3))` for three channels.
+
+        Returns:
+            A task that shares all else with this one.
+
+        Raises:
+            SettingError: `input_range` is no range, or has another number of channels.
+        """
+        check_channels(check_input_range(input_range), self.input_shape)
+        task = copy.copy(self)
+        task.input_range = input_range
         return task
 
     def parameters(self) -> dict[str, Tensor]:
@@ -222,7 +242,7 @@ class Task:
             return function(values, *tensors[:count])
 
         # A recording reads the non-trainable tensors at the addresses that they have now.
-        full_key = (key, tuple(t.data_ptr() for t in non_trainable.values()))
+        full_key = (key, self.input_range, tuple(t.data_ptr() for t in non_trainable.values()))
         return self.graphs(full_key, on_tensors, [*inputs, *parameters.values()])
 
     def scores(self, parameters: Parameters, x: Tensor) -> Tensor:
@@ -235,6 +255,8 @@ class Task:
         Returns:
             `[B, classes]`.
         """
+        if self.input_range is not None:
+            x = from_unit_range(x, self.input_range, len(self.input_shape))
         # Only the plain attention kernel has a second derivative.
         with sdpa_kernel(SDPBackend.MATH):
             out: Tensor = torch.func.functional_call(self._structure, {**self._state(), **parameters}, (x,))

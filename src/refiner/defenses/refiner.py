@@ -9,11 +9,13 @@ from typing import Any, ClassVar, NoReturn, Self
 import torch
 from torch import Tensor, nn
 
+from refiner.core.input_range import check_channels, from_unit_range, is_per_channel, to_unit_range
 from refiner.core.noise import NoiseSource
 from refiner.core.task import Task
 from refiner.defenses.base import Defense
 from refiner.defenses.batch import Batch
 from refiner.defenses.refine.batch_checks import check_copies, check_state
+from refiner.defenses.refine.channel_range import to_unit_batch
 from refiner.defenses.refine.craft import Crafted, craft_robust_data
 from refiner.defenses.refine.initialization import initial_robust_data, noise_statistics
 from refiner.defenses.refine.memory import RobustDataMemory
@@ -135,8 +137,13 @@ class Refiner(RefinerSettings, Defense):
         source, statistics = self._noise_source, None
         if self.start == "natural":
             statistics = noise_statistics(self.statistics, tuple(x.shape[1:]), x.device)
-        ids, key = source.identify(x, 1, *self.input_range), source.key.to(x.device)
-        return initial_robust_data(self._public_settings, x[None], ids[None], key, statistics)[0]
+        per_channel = is_per_channel(self.input_range)
+        if per_channel:
+            check_channels(self.input_range, tuple(x.shape[1:]))
+            x = to_unit_range(x, self.input_range, x.ndim - 1)
+        ids, key = source.identify(x, 1, *self.limits()), source.key.to(x.device)
+        noisy = initial_robust_data(self._public_settings, x[None], ids[None], key, statistics)[0]
+        return from_unit_range(noisy, self.input_range, x.ndim - 1) if per_channel else noisy
 
     def with_seeded_key(self, seed: int) -> Self:
         """The same settings with a secret derived from `seed`."""
@@ -219,6 +226,8 @@ class Refiner(RefinerSettings, Defense):
 
     def compute_upload(self, task: Task, batch: Batch) -> Upload:
         """Uploads and robust data `[V, B, *input]`, a chunk of victims at a time."""
+        model_task = task
+        task, batch = to_unit_batch(self.input_range, task, batch)
         self.check_data(task, *batch.value_range)
         check_state(self, batch, expected=type(self.init_state()))
         check_copies(self, batch, self._contents)
@@ -228,6 +237,8 @@ class Refiner(RefinerSettings, Defense):
         upload, robust, scores = (t[0] if len(t) == 1 else torch.cat(t) for t in zip(*chunks, strict=True))
         # With a budget some of them may be those of noisy images.
         real = scores.numel() > 0 and self.search_budget is None
+        if task is not model_task:
+            robust = from_unit_range(robust, self.input_range, len(task.input_shape))
         return Upload(task.unflatten(upload), robust, scores if real else None)
 
     def _craft(self, task: Task, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
@@ -240,7 +251,7 @@ class Refiner(RefinerSettings, Defense):
         memory = state if isinstance(state, RobustDataMemory) else None
         own_state = state if isinstance(state, RefinerState) else None
         feedback = own_state.feedback if own_state is not None and self.error_feedback else None
-        content_ids = batch.noise.identify(batch.x, 2, *self.input_range)
+        content_ids = batch.noise.identify(batch.x, 2, *self.limits())
         start, iterations, remember = self._start(task, batch, content_ids, memory, statistics)
         clients = batch.clients or range(len(batch.x))
         residual = batch.x.new_zeros(len(batch.x), task.size)

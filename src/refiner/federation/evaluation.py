@@ -1,4 +1,7 @@
-"""The test accuracy of a federated training; models with batch norm get running statistics first."""
+"""Test accuracy and test loss of a federated training; batch norm gets running statistics first."""
+
+import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,6 +13,45 @@ from refiner.models import recalibrate
 
 # Images that running statistics are computed from, and how many in one batch.
 _CALIBRATION_IMAGES, _CALIBRATION_BATCH = 2048, 256
+
+
+class ModelScores(NamedTuple):
+    """How well a model does on test data.
+
+    Args:
+        accuracy: The share of samples classified correctly, in [0, 1].
+        loss: The loss of all samples, by default their mean cross-entropy; None if it is not finite.
+    """
+
+    accuracy: float
+    loss: float | None
+
+
+@torch.no_grad()
+def evaluate(
+    task: Task, test: ImageDataset, chunk: int = 2000, calibration: Tensor | None = None
+) -> ModelScores:
+    """Accuracy and loss of the model of `task` on test data, from the same forward passes.
+
+    Args:
+        task: The model and its loss.
+        test: The test data.
+        chunk: Samples in one forward pass.
+        calibration: As in `accuracy`.
+
+    Returns:
+        The scores.
+
+    >>> from refiner.data import load_data
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10))
+    >>> _ = torch.nn.init.zeros_(model[1].weight), torch.nn.init.zeros_(model[1].bias)
+    >>> scores = evaluate(Task(model, example=torch.rand(1, 3, 32, 32)), load_data("sample"))
+    >>> scores.accuracy, abs(scores.loss - math.log(10)) < 1e-6
+    (0.1, True)
+    """
+    outputs, labels = _outputs_and_labels(task, test, chunk, calibration)
+    loss = float(task.loss_of_scores(outputs, labels))
+    return ModelScores(_share_correct(outputs, labels), loss if math.isfinite(loss) else None)
 
 
 @torch.no_grad()
@@ -33,21 +75,31 @@ def accuracy(task: Task, test: ImageDataset, chunk: int = 2000, calibration: Ten
     >>> accuracy(Task(model, example=torch.rand(1, 3, 32, 32)), load_data("sample"))
     0.1
     """
+    return _share_correct(*_outputs_and_labels(task, test, chunk, calibration))
+
+
+def _share_correct(outputs: Tensor, labels: Tensor) -> float:
+    return int((outputs.argmax(1) == labels).sum()) / len(labels)
+
+
+def _outputs_and_labels(
+    task: Task, test: ImageDataset, chunk: int, calibration: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return the class scores and the labels of all test samples, on the model's device."""
     use_statistics = update_running_statistics(task, calibration)
     parameters = task.parameters()
     like = next(iter(parameters.values()))
     modes = [(module, module.training) for module in task.model.modules()]
-    correct = 0
+    outputs = []
     try:
         task.model.eval()
-        for images, labels in zip(*(torch.split(t, chunk) for t in (test.images, test.labels)), strict=True):
+        for images in torch.split(test.images, chunk):
             x = _to_inputs(images, like)
-            scores = task.model(x) if use_statistics else task.scores(parameters, x)
-            correct += int((scores.argmax(1) == labels.to(like.device)).sum())
+            outputs.append(task.model(x) if use_statistics else task.scores(parameters, x))
     finally:
         for module, training in modes:
             module.training = training
-    return correct / len(test.labels)
+    return torch.cat(outputs), test.labels.to(like.device)
 
 
 def update_running_statistics(task: Task, images: Tensor | None) -> bool:

@@ -96,6 +96,7 @@ class Outcome:
         rounds_run: Number of rounds in this run; None if unknown.
         upload_bytes: Size of one client's upload in the defence's compact encoding; None for several local
             steps, whose sum has none.
+        losses: Pairs of rounds done and mean loss of a test sample, where it is known and finite.
     """
 
     accuracy: float
@@ -103,6 +104,7 @@ class Outcome:
     seconds: float
     rounds_run: int | None = None
     upload_bytes: int | None = None
+    losses: Curve = field(default_factory=list)
 
 
 OnNote = Callable[[str], None]
@@ -143,7 +145,7 @@ def run_experiment(
         stop: Called after every round; once it returns true, the training ends with a checkpoint.
 
     Returns:
-        The accuracy after the last round, the accuracies along the way and the duration.
+        The accuracy after the last round, accuracies and losses along the way, and the duration.
 
     Raises:
         SettingError: If a setting lies outside its range.
@@ -185,7 +187,7 @@ def run_experiment(
             rounds_run += 1
             on_round(round, score)
 
-        curve = run_rounds(
+        evaluations = run_rounds(
             clients,
             task,
             test,
@@ -199,7 +201,14 @@ def run_experiment(
             stop=stop,
         )
         seconds = time.perf_counter() - start
-        outcome = Outcome(curve[-1][1], curve, seconds, rounds_run, _upload_bytes(experiment, task))
+        outcome = Outcome(
+            evaluations[-1].accuracy,
+            [(each.round, each.accuracy) for each in evaluations],
+            seconds,
+            rounds_run,
+            _upload_bytes(experiment, task),
+            [(each.round, each.loss) for each in evaluations if each.loss is not None],
+        )
         trained = model.model if isinstance(model, Normalized) else model
         weights = save({name: tensor.cpu() for name, tensor in trained.state_dict().items()})
         write_atomically(folder / "weights.safetensors", weights)
@@ -223,6 +232,7 @@ def _build_model(experiment: Experiment, data: ImageDataset) -> nn.Module:
         experiment.model,
         data.classes if classes is None else classes,
         tuple(data.images.shape[1:]),
+        classes_given=classes is not None,
         weights=None if experiment.weights is None else Path(experiment.weights),
         mean=experiment.mean,
         std=experiment.std,

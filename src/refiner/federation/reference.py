@@ -23,11 +23,13 @@ class Reference:
         folder: The output folder.
         curve: Pairs of rounds done and test accuracy.
         differences: Settings, by name, that differ from those of the training it is compared with.
+        losses: Pairs of rounds done and test loss; empty if they were not logged.
     """
 
     folder: Path
     curve: Curve
     differences: Mapping[str, object] = field(default_factory=dict)
+    losses: Curve = field(default_factory=list)
 
     def compare(self, outcome: Outcome) -> "Comparison | None":
         """Compare accuracies after equal rounds: the most after which both trainings were evaluated.
@@ -112,9 +114,11 @@ def read_reference(folder: Path, experiment: Experiment) -> Reference:
     refiner.errors.DataError: reference = 'absent': no outcome.json of a finished training
     """
     try:
-        curve = [
-            (int(rounds), float(score)) for rounds, score in _read_json(folder / "outcome.json")["curve"]
-        ]
+        outcome = _read_json(folder / "outcome.json")
+        curve, losses = (
+            [(int(rounds), float(value)) for rounds, value in pairs]
+            for pairs in (outcome["curve"], outcome.get("losses", []))
+        )
         curve[-1]
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise _unreadable(folder, "no outcome.json of a finished training") from error
@@ -136,7 +140,7 @@ def read_reference(folder: Path, experiment: Experiment) -> Reference:
     differences = {
         name: reference.get(name) for name, value in undefended.items() if reference.get(name) != value
     }
-    return Reference(folder, curve, differences)
+    return Reference(folder, curve, differences, [pair for pair in losses if math.isfinite(pair[1])])
 
 
 def _unreadable(folder: Path, reason: str) -> DataError:

@@ -1,4 +1,4 @@
-"""The HTML report of a federated training: accuracy, PMM, participation, time, and what the clients sent."""
+"""The HTML report of a federated training: accuracy, loss, PMM, participation, time, what clients sent."""
 
 import json
 import math
@@ -62,7 +62,10 @@ def training_page(
     compared = "No reference was given, so that there is no PMM"
     if reference is not None:
         compared = reference.describe(outcome)
-    sections: list[Section] = [_accuracy_plot(experiment, outcome, reference)]
+    sections: list[Section] = [
+        _accuracy_plot(experiment, outcome, reference),
+        *_loss_plot(experiment, outcome, reference),
+    ]
     if reference is not None:
         sections += _pmm_plot(outcome, reference)
     if rounds:
@@ -132,6 +135,17 @@ def _accuracy_plot(experiment: Experiment, outcome: Outcome, reference: Referenc
     return Curves("Test accuracy", curves, "rounds", "test accuracy in %", unit="%")
 
 
+def _loss_plot(experiment: Experiment, outcome: Outcome, reference: Reference | None) -> list[Section]:
+    """Return the plot of the test loss; none for trainings whose log has no losses."""
+    if not outcome.losses:
+        return []
+    curves = [CurveSeries(experiment.defense, outcome.losses)]
+    if reference is not None and reference.losses:
+        curves.append(CurveSeries("reference", reference.losses))
+    note = "The mean loss of the same test images, which the server has. Lower is better."
+    return [Curves("Test loss", curves, "rounds", "test loss", note=note)]
+
+
 def _pmm_by_round(outcome: Outcome, reference: Reference) -> list[tuple[int, float]]:
     """Return PMM in per cent after all rounds after which both trainings were evaluated."""
     theirs = dict(reference.curve)
@@ -150,13 +164,17 @@ def _pmm_plot(outcome: Outcome, reference: Reference) -> list[Section]:
 def _accuracy_table(outcome: Outcome, reference: Reference | None) -> Table:
     theirs = {} if reference is None else dict(reference.curve)
     pmm = {} if reference is None else dict(_pmm_by_round(outcome, reference))
+    losses = dict(outcome.losses)
     columns = ["rounds", "accuracy", *(["reference", "PMM"] if reference is not None else [])]
+    columns += ["loss"] if losses else []
     rows = []
     for at, score in outcome.curve:
         row = [f"{at:,}", f"{100 * score:.2f} %"]
         if reference is not None:
             row.append(f"{100 * theirs[at]:.2f} %" if at in theirs else "–")
             row.append(f"{pmm[at]:.1f} %" if at in pmm else "–")
+        if losses:
+            row.append(f"{losses[at]:.4g}" if at in losses else "–")
         rows.append(row)
     return Table("All evaluations", columns, rows)
 

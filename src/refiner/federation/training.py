@@ -1,7 +1,5 @@
 """The training loop of a federated training: rounds, evaluation, checkpoints and a log."""
 
-import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,12 +12,12 @@ from refiner.core.task import Task
 from refiner.data.image_dataset import ImageDataset
 from refiner.defenses.base import Defense
 from refiner.errors import ProtectionError
-from refiner.federation.evaluation import accuracy, update_running_statistics
+from refiner.federation.evaluation import evaluate, update_running_statistics
 from refiner.federation.federated_settings import FederatedSettings
 from refiner.federation.local import LocalClients, get_parameters, set_parameters
 from refiner.federation.schedule import Schedule
 from refiner.federation.server import FedAvg, Server
-from refiner.files import file_error, write_atomically
+from refiner.federation.training_log import Evaluation, append_to_log, read_log
 
 Curve = list[tuple[int, float]]
 """Pairs of rounds done and test accuracy, the share of test samples classified correctly."""
@@ -141,12 +139,12 @@ def train(
     >>> task = Task(model, example=data.images[:1] / 255)
     >>> settings = FederatedSettings(rounds=3, clients=4, batch=8)
     >>> curve = train(task, data, test, iid(data.labels, 4), settings, NoDefense(), evaluate_every=2)
-    >>> [round for round, _ in curve], curve[-1][1] == accuracy(task, test)
+    >>> [round for round, _ in curve], curve[-1][1] == evaluate(task, test).accuracy
     ([2, 3], True)
     """
     schedule = Schedule(client_indices, settings)
     clients = LocalClients.seeded(task, data.images, data.labels, schedule, defense)
-    return run_rounds(
+    evaluations = run_rounds(
         clients,
         task,
         test,
@@ -158,6 +156,7 @@ def train(
         checkpoints=checkpoints,
         on_round=on_round,
     )
+    return [(each.round, each.accuracy) for each in evaluations]
 
 
 def run_rounds(
@@ -173,8 +172,8 @@ def run_rounds(
     checkpoints: CheckpointConfig | None = None,
     on_round: OnRound = ignore_round,
     stop: Callable[[], bool] = never,
-) -> Curve:
-    """`train` with any kind of clients: the server's side of every round.
+) -> list[Evaluation]:
+    """`train` with any kind of clients: the server's side of every round; returns all evaluations.
 
     `stop` is called after every round; if it returns true, `TrainingStopped` is raised after a checkpoint.
     `calibration` are the images, uint8 `[S, 3, H, W]`, that the server computes the running statistics of
@@ -182,7 +181,8 @@ def run_rounds(
     """
     server = server or FedAvg()
     parameters = get_parameters(task)
-    state, done, curve = server.init(parameters), 0, Curve()
+    state, done = server.init(parameters), 0
+    evaluations: list[Evaluation] = []
     if checkpoints is not None and checkpoints.checkpoint_file.exists():
 
         def restore(tensors: Mapping[str, Tensor]) -> None:
@@ -197,12 +197,12 @@ def run_rounds(
 
         done = read_checkpoint(checkpoints.checkpoint_file, checkpoints.settings, restore)
         set_parameters(task, parameters)
-        curve = _read_log(checkpoints.log_file, done)
+        evaluations = read_log(checkpoints.log_file, done)
     elif checkpoints is not None:
         # The log of a training that was stopped before its first checkpoint.
         checkpoints.log_file.unlink(missing_ok=True)
     for round in range(done + 1, rounds + 1):
-        if stalled(curve, patience):
+        if stalled(evaluations, patience):
             break
         update = clients.mean_update(round)
         if update is not None:
@@ -212,11 +212,11 @@ def run_rounds(
         if round % evaluate_every == 0 or round == rounds:
             if not bool(parameters.isfinite().all()):
                 raise ProtectionError(f"round {round}: the model is no longer finite; use a lower lr")
-            score = accuracy(task, test, calibration=calibration)
-            curve.append((round, score))
+            evaluations.append(Evaluation(round, *evaluate(task, test, calibration=calibration)))
+            score = evaluations[-1].accuracy
             if checkpoints is not None:
-                _append_to_log(checkpoints.log_file, round, score)
-        is_last = round == rounds or stalled(curve, patience)
+                append_to_log(checkpoints.log_file, evaluations[-1])
+        is_last = round == rounds or stalled(evaluations, patience)
         stopping = not is_last and stop()
         if checkpoints is not None and (round % checkpoints.every == 0 or is_last or stopping):
             states = {"server": state, "defense": clients.state()}
@@ -228,58 +228,18 @@ def run_rounds(
             raise TrainingStopped(round)
     # Also if no round was left to do: the model that is saved has running statistics of its last weights.
     update_running_statistics(task, calibration)
-    # If the log was lost, the last accuracy is measured again.
-    return curve or [(done, accuracy(task, test, calibration=calibration))]
+    # If the log was lost, the model is evaluated again.
+    return evaluations or [Evaluation(done, *evaluate(task, test, calibration=calibration))]
 
 
-def stalled(curve: Curve, patience: int | None) -> bool:
+def stalled(evaluations: Sequence[Evaluation], patience: int | None) -> bool:
     """Whether none of the last `patience` accuracies is better than the best before them.
 
-    >>> stalled([(1, 0.5), (2, 0.4), (3, 0.5)], patience=2), stalled([(1, 0.5), (2, 0.4)], patience=2)
+    >>> evaluations = [Evaluation(1, 0.5), Evaluation(2, 0.4), Evaluation(3, 0.5)]
+    >>> stalled(evaluations, patience=2), stalled(evaluations[:2], patience=2)
     (True, False)
     """
-    if patience is None or len(curve) <= patience:
+    if patience is None or len(evaluations) <= patience:
         return False
-    scores = [score for _, score in curve]
+    scores = [each.accuracy for each in evaluations]
     return max(scores[-patience:]) <= max(scores[:-patience])
-
-
-def _append_to_log(log: Path, round: int, score: float) -> None:
-    try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("a", encoding="utf-8") as file:
-            file.write(_log_line(round, score))
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise file_error(
-            log, f"can't be written ({error.strerror or error})", "a path that can be written"
-        ) from error
-
-
-def _read_log(log: Path, rounds: int) -> Curve:
-    """The log's entries up to `rounds`; later ones, after the checkpoint, are removed from the file."""
-    if not log.exists():
-        return []
-    curve: Curve = []
-    lines = log.read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            row = json.loads(line)
-            round, score = int(row["round"]), float(row["accuracy"])
-        except (ValueError, KeyError, TypeError) as error:
-            if number == len(lines):  # half a line: the process was killed while it wrote
-                break
-            raise file_error(
-                log,
-                f"line {number} is not an entry of a training's log",
-                "an entry of a training's log in every line",
-            ) from error
-        if round <= rounds:
-            curve.append((round, score))
-    write_atomically(log, "".join(_log_line(round, score) for round, score in curve).encode())
-    return curve
-
-
-def _log_line(round: int, score: float) -> str:
-    return json.dumps({"round": round, "accuracy": score}) + "\n"

@@ -19,6 +19,7 @@ def build_model(
     classes: int = 10,
     input_shape: Sequence[int] = (3, 32, 32),
     *,
+    classes_given: bool = False,
     weights: Path | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
@@ -31,6 +32,7 @@ def build_model(
             from elsewhere there is `make_model`.
         classes: Number of classes; a factory gets it if it has a parameter `classes` or `num_classes`.
         input_shape: Shape `(channels, height, width)` of one image; see `make_user_model`.
+        classes_given: Whether the user chose `classes`, see `make_user_model`.
         weights: File with the weights, see `load_model_weights`; None leaves the model as it is.
         mean: Mean of each channel, if the model expects normalised images.
         std: Standard deviation of each channel; given with `mean` or not at all.
@@ -51,7 +53,7 @@ def build_model(
         value = mean if std is None else std
         raise DataError(field=present, value=value, problem=f"can be given only together with {absent}")
     if is_factory(model):
-        network = make_user_model(model, classes, input_shape)
+        network = make_user_model(model, classes, input_shape, classes_given=classes_given)
     elif model.partition(":")[0] in MODELS:
         network = make_model(model, classes=classes, input_shape=input_shape)
     else:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from refiner import checks
+from refiner.core.input_range import InputRange, check_input_range
 from refiner.errors import DataError, SettingError
 
 
@@ -49,6 +50,31 @@ class Normalized(nn.Module):
             tensor = torch.tensor(values, dtype=like.dtype, device=like.device).view(-1, 1, 1)
             self.register_buffer(name, tensor)
 
+    @classmethod
+    def from_range(cls, model: nn.Module, input_range: InputRange) -> "Normalized":
+        """Return a model for images in 0..1 that maps them to the range which `model` expects.
+
+        Args:
+            model: The model.
+            input_range: `(low, high)`, or `((l1, l2, l3), (h1, h2, h3))` for three channels.
+
+        Returns:
+            The model; `refiner.core.input_range.to_unit_range` maps inputs of `model` to its inputs.
+
+        Raises:
+            SettingError: `input_range` is no range.
+
+        >>> model = Normalized.from_range(nn.Flatten(), ((-1.0, 0.0), (1.0, 4.0)))
+        >>> model(torch.tensor([[[[0.5]], [[0.25]]]]))
+        tensor([[0., 1.]])
+        """
+        lows, highs = (
+            part if isinstance(part, tuple) else (part,) for part in check_input_range(input_range)
+        )
+        widths = [high - low for low, high in zip(lows, highs, strict=True)]
+        means = [-low / width for low, width in zip(lows, widths, strict=True)]
+        return cls(model, means, [1 / width for width in widths])
+
     def forward(self, x: Tensor) -> object:
         """What the model returns for the normalised images.
 
@@ -70,6 +96,29 @@ class Normalized(nn.Module):
                 expected="a number for each channel",
             )
         return self.model((x - self.mean) / self.std)
+
+
+def normalized_range(mean: Sequence[float], std: Sequence[float]) -> InputRange:
+    """The range of every channel of images in 0..1 after their normalisation, as `Refiner(input_range=…)`.
+
+    Args:
+        mean: The mean of each channel.
+        std: The standard deviation of each channel.
+
+    Returns:
+        The lows and the highs of the channels.
+
+    Raises:
+        SettingError: A mean is not finite, a standard deviation is not above 0, or their numbers differ.
+
+    >>> normalized_range([0.5, 0.5], [0.25, 0.5])
+    ((-2.0, -1.0), (2.0, 1.0))
+    """
+    means, stds = _numbers("mean", mean, low=-1e6, above=False), _numbers("std", std, low=0, above=True)
+    if len(means) != len(stds):
+        raise checks.wrong("std", tuple(stds), f"{len(means)} numbers, as many as in mean")
+    pairs = list(zip(means, stds, strict=True))
+    return tuple(-m / s for m, s in pairs), tuple((1 - m) / s for m, s in pairs)
 
 
 def model_name(model: nn.Module) -> str:

@@ -30,7 +30,9 @@ def is_factory(text: str) -> bool:
     return ":" in text and "=" not in text.rpartition(":")[2]
 
 
-def make_user_model(text: str, classes: int, input_shape: Sequence[int]) -> nn.Module:
+def make_user_model(
+    text: str, classes: int, input_shape: Sequence[int], *, classes_given: bool = False
+) -> nn.Module:
     """Import the user's code and call its factory.
 
     The factory is called with those of these arguments that its signature names: `classes` or `num_classes`;
@@ -42,6 +44,8 @@ def make_user_model(text: str, classes: int, input_shape: Sequence[int]) -> nn.M
             the user, never from another machine.
         classes: Number of classes.
         input_shape: Shape `(channels, height, width)` of one image.
+        classes_given: Whether the user chose `classes`. A factory that names neither of them but takes any
+            keyword, as torchvision's do, then gets `num_classes`.
 
     Returns:
         The model.
@@ -65,7 +69,7 @@ def make_user_model(text: str, classes: int, input_shape: Sequence[int]) -> nn.M
         module = _import_module(text, source) if path is None else _import_file(text, path)
         factory = _find_factory(text, module, name, source)
         try:
-            model: object = factory(**_arguments(factory, classes, input_shape))
+            model: object = factory(**_arguments(factory, classes, input_shape, classes_given))
         except RefinerError:
             raise
         except (Exception, SystemExit) as error:  # the user's code may raise anything
@@ -129,7 +133,9 @@ def _find_factory(text: str, module: ModuleType, name: str, source: str) -> Call
     return factory
 
 
-def _arguments(factory: Callable[..., object], classes: int, input_shape: Sequence[int]) -> dict[str, object]:
+def _arguments(
+    factory: Callable[..., object], classes: int, input_shape: Sequence[int], classes_given: bool
+) -> dict[str, object]:
     try:
         known = inspect.signature(factory).parameters
     except (TypeError, ValueError):  # a builtin without a signature
@@ -137,7 +143,11 @@ def _arguments(factory: Callable[..., object], classes: int, input_shape: Sequen
     values: dict[str, object] = dict.fromkeys(_CLASSES, classes)
     values |= {"input_shape": tuple(input_shape)} | dict.fromkeys(_SIZE, input_shape[1])
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return {key: value for key, value in values.items() if key in known and known[key].kind in by_name}
+    found = {key: value for key, value in values.items() if key in known and known[key].kind in by_name}
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values())
+    if classes_given and takes_any and found.keys().isdisjoint(_CLASSES):
+        found["num_classes"] = classes
+    return found
 
 
 def _kind(value: object) -> str:

@@ -61,7 +61,8 @@ class Recommendation:
         target = self.plan.target.text
         row = next((row for row in self.rows if row.defense == self.chosen), None)
         if row is None:
-            return f"No candidate meets the target ({target}); the table shows what each of them reaches."
+            text = f"No candidate meets the target ({target}); the table shows what each of them reaches."
+            return " ".join(filter(None, (text, self.undefended.caveat)))
         worst = row.evidence.or_worse(row.trained)
         price = f"its uploads differ from the gradient by {row.price.gradient_error:.2g} of its length"
         if row.price.pmm is not None:
@@ -75,7 +76,7 @@ class Recommendation:
             f"Take {row.defense}: the strongest attack, {worst.attack}, reaches {worst.psnr.value:.1f} dB "
             f"(a blind guess {worst.blind_psnr:.1f}, undefended {self.undefended.psnr.value:.1f}), "
             f"{worst.visible} images are visible, {worst.identifiable} identifiable, and with batches of "
-            f"{self.plan.batch} {price}.{untrained}"
+            f"{self.plan.batch} {price}.{untrained}{worst.caveat and ' '}{worst.caveat}"
         )
 
     @property

@@ -9,6 +9,7 @@ from torch import Tensor
 from refiner import checks
 from refiner.attacks import attack_with_iterations
 from refiner.audit import Plan, Tuning, Victims, audit_all, estimate_duration
+from refiner.audit.public_images import without_victims
 from refiner.core.task import Task
 from refiner.errors import DataError, RefinerError
 from refiner.recommendation.candidates import CANDIDATES, check_candidates
@@ -107,11 +108,12 @@ def split_images(task: Task, x: Tensor, y: Tensor) -> Victims:
         raise DataError(field="x", value=x, expected="at least 8 images, and one label for each")
     count = victim_count(len(x))
     first = count + TUNING_VICTIMS
+    others = without_victims(x[count : count + PUBLIC], x[:count])
     return Victims(
         x[:count, None],
         y[:count, None],
         [f"image {number}" for number in range(1, count + 1)],
-        x[first : first + PUBLIC] if len(x) > first else None,
+        others if len(others) else None,
         task.classes,
         f"{len(x)} images",
         x[count:first, None],

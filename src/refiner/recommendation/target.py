@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from refiner import checks
+from refiner.audit.caveats import identification_caveat
 from refiner.audit.result import AuditResult
 from refiner.audit.result_records import Mean
 from refiner.errors import SettingError
@@ -29,6 +30,8 @@ class Evidence:
     """Visible images, by the attack that shows most."""
     identifiable: Share
     """Visible or identified images, by the attack that gives most away."""
+    caveat: str = ""
+    """Why identified images are not among them; empty if they are."""
 
     @classmethod
     def of(cls, results: Sequence[AuditResult]) -> "Evidence":
@@ -41,6 +44,7 @@ class Evidence:
             strongest.means["blind_psnr"].value,
             max((verdict.visible for verdict in verdicts), key=lambda share: share.value),
             max((verdict.identifiable for verdict in verdicts), key=lambda share: share.value),
+            next((text for text in map(identification_caveat, results) if text), ""),
         )
 
     def or_worse(self, other: "Evidence | None") -> "Evidence":
@@ -54,6 +58,7 @@ class Evidence:
             worse.blind_psnr,
             max(self.visible, other.visible, key=lambda share: share.value),
             max(self.identifiable, other.identifiable, key=lambda share: share.value),
+            self.caveat or other.caveat,
         )
 
 

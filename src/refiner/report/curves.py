@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from refiner.errors import DataError
 from refiner.report.distribution import ReferenceLine
 from refiner.report.markup import count_of, escape, paragraph
@@ -12,6 +14,9 @@ from refiner.report.plot import HEIGHT, NamesAt, plot, vertical
 from refiner.report.scale import Scale
 
 _MOST_DOTS = 40  # a curve of more points is drawn without dots
+_LINE = 15  # height of a label in pixels
+_LABEL_WIDTH = 25  # width of a label in per cent of the plot, on a wide screen
+_ENOUGH = 3.0  # pixels between a label and a curve
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,8 @@ class Curves:
         across = [x for series in self.series for x, _ in series.points]
         heights = [y for series in self.series for _, y in series.points]
         heights += [reference.value for reference in self.references]
-        x, y = Scale.over(0.0, max(across) or 1.0, 4), Scale.over(min(heights), max(heights), 5)
+        x = Scale.over(0.0, max(across) or 1.0, 4)
+        y = _with_room_for_labels(Scale.over(min(heights), max(heights), 5), self.series)
         return paragraph(self.note, "note") + plot(
             x,
             y,
@@ -107,18 +113,43 @@ def _curve(series: CurveSeries, x: Scale, y: Scale, is_other: bool) -> str:
     return svg + circles
 
 
+def _with_room_for_labels(y: Scale, series: Sequence[CurveSeries]) -> Scale:
+    """Return the scale, one step longer where a curve falls to its end so low that no label fits below it."""
+    lowest = min(series, key=lambda each: each.points[-1][1]).points
+    is_falling = lowest[-1][1] < lowest[max(0, len(lowest) - 5)][1]
+    if is_falling and vertical(y, lowest[-1][1]) + 19 >= HEIGHT and y.low >= y.step:
+        return Scale(y.low - y.step, y.high, y.step)
+    return y
+
+
 def _labels(series: Sequence[CurveSeries], x: Scale, y: Scale, unit: str) -> str:
     """Return name and last value of every curve beside its end, those of higher ends above lower ones."""
     ends = sorted(series, key=lambda each: each.points[-1][1], reverse=True)
     text, lowest = "", -math.inf
     for number, each in enumerate(ends):
         at, value = each.points[-1]
-        # The highest end has its label above the curve, all others below.
-        top = vertical(y, value) + (-9 if number == 0 else 19)
-        top = lowest = max(top, lowest + 15)
         side = "end" if x.percent(at) > 50 else "start"
+        # The highest end has its label above the curve and all others below, unless that covers a curve.
+        end = vertical(y, value)
+        sides = (end - 9, end + 19) if number == 0 else (end + 19, end - 9)
+        places = [max(top, lowest + _LINE) for top in sides if top < HEIGHT]
+        lowest = max(places, key=lambda top: _clearance(top, x.percent(at), side, series, x, y))
         text += (
-            f'<text class="label" x="{x.percent(at)}%" y="{top:g}" text-anchor="{side}">'
+            f'<text class="label" x="{x.percent(at)}%" y="{lowest:g}" text-anchor="{side}">'
             f"<tspan>{escape(each.name)}</tspan> {value:.4g} {escape(unit)}</text>"
         )
     return text
+
+
+def _clearance(top: float, end: float, side: str, series: Sequence[CurveSeries], x: Scale, y: Scale) -> float:
+    """Return the pixels between a label and the closest curve, from 0 to enough of them."""
+    inward = -1 if side == "end" else 1
+    heights: list[float] = []
+    for each in series:
+        drawn = [(x.percent(at), vertical(y, value)) for at, value in each.points]
+        across = np.array([end + inward * part for part in range(2, _LABEL_WIDTH)])
+        inside = across[(across >= drawn[0][0]) & (across <= drawn[-1][0])]
+        heights += np.interp(inside, [at for at, _ in drawn], [height for _, height in drawn]).tolist()
+    middle = top - _LINE / 4
+    distances = [abs(height - middle) - _LINE / 2 for height in heights]
+    return min(_ENOUGH, max(0.0, min(distances, default=_ENOUGH)))

@@ -34,7 +34,7 @@ def check_copies(settings: RefinerSettings, batch: Batch, contents: dict[int, in
 
     `contents` holds the content of every sample that came with an id, and is updated.
     """
-    low, high = settings.input_range
+    low, high = settings.limits()
     if batch.noisy is not None:
         change = ((batch.noisy - batch.x) / (high - low)).flatten(2).square().mean(2).sqrt()
         if bool((change < _LEAST_NOISE * settings.alpha).any()):

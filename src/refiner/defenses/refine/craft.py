@@ -58,7 +58,7 @@ def craft_robust_data(
     float32. Without a search an upload depends on `start` and the labels only: the real gradient is not
     computed. The same holds for single samples that are not `searched [V, B]`.
     """
-    low, high = settings.input_range
+    low, high = settings.limits()
 
     def gradient(data: Tensor) -> Tensor:
         return flatten(gradients(task, data, y, parameters=parameters))
@@ -136,7 +136,7 @@ def _bounded(white: Tensor, limit: float | None) -> Tensor:
 
 
 def _privacy_metric(settings: RefinerSettings, x: Tensor) -> Callable[[Tensor], Tensor]:
-    low, high = settings.input_range
+    low, high = settings.limits()
     if settings.privacy == "mse":
         return lambda data: squared_error(data, x, low, high)
     network = EvaluationNetwork.bundled(x.device) if settings.network is None else settings.network

@@ -24,7 +24,7 @@ def initial_robust_data(
     less. "natural" is x + α·n, n Gaussian with the covariance of natural images, which no filter that knows
     images can remove; `white` adds a white part to it.
     """
-    low, high = settings.input_range
+    low, high = settings.limits()
     width, shape, alpha = high - low, tuple(x.shape[2:]), settings.alpha
     if settings.start == "natural":
         assert statistics is not None

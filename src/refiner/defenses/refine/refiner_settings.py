@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from refiner import checks
+from refiner.core.input_range import UNIT_RANGE, InputRange, check_input_range
 from refiner.core.task import Task
 from refiner.defenses.refine.privacy import PRIVACY_METRICS
 from refiner.defenses.refine.solver import SOLVERS
@@ -77,8 +78,9 @@ class RefinerSettings:
     the protection of a single sample decreases."""
     clamp: bool = False
     """Clamp robust data to `input_range` after the search."""
-    input_range: tuple[float, float] = (0.0, 1.0)
-    """The smallest and the largest value of an input."""
+    input_range: InputRange = UNIT_RANGE
+    """The smallest and the largest value of an input, or those of every channel:
+    `((l1, l2, l3), (h1, h2, h3))`."""
     chunk: int | None = field(default=None, metadata=PRIVATE)
     """Number of victims that are solved at a time; None for all."""
     network: EvaluationNetwork | None = field(default=None, repr=False, compare=False, metadata=PRIVATE)
@@ -116,7 +118,7 @@ class RefinerSettings:
         checks.flag("warm_start", self.warm_start)
         checks.integer("memory_size", self.memory_size, 1)
         checks.flag("clamp", self.clamp)
-        _check_range(self.input_range)
+        check_input_range(self.input_range)
         if self.chunk is not None:
             checks.integer("chunk", self.chunk, 1)
         if self.secret is not None and (not isinstance(self.secret, bytes) or len(self.secret) != 32):
@@ -155,16 +157,22 @@ class RefinerSettings:
                 problem = f"possible only with {condition}"
                 raise SettingError(field=name, value=getattr(self, name), expected=condition, problem=problem)
 
+    def limits(self) -> tuple[float, float]:
+        """The smallest and the largest value of what is computed with: 0..1 if each channel has a range."""
+        low, high = self.input_range
+        return UNIT_RANGE if isinstance(low, tuple) or isinstance(high, tuple) else (low, high)
+
     def check_data(self, task: Task, low: float, high: float) -> None:
-        """Raise if data with values in low..high does not fit these settings."""
-        if low < self.input_range[0] or high > self.input_range[1]:
+        """Raise if data with values in low..high does not fit these settings, a range per channel aside."""
+        limits = self.limits()
+        if low < limits[0] or high > limits[1]:
             raise DataError(
                 f"x in [{low:.4g}, {high:.4g}], outside input_range = {self.input_range}: "
                 "noise of that range would hide too little; set input_range",
                 field="x",
                 expected=f"values in {self.input_range}",
             )
-        level = (self.input_range[1] - self.input_range[0]) / 255
+        level = (limits[1] - limits[0]) / 255
         if 0 < high - low < 0.9 * level:
             raise DataError(
                 f"x in [{low:.4g}, {high:.4g}]: less than one of the 256 levels of input_range = "
@@ -174,12 +182,3 @@ class RefinerSettings:
             )
         if self.beta and self.privacy == "network":
             EvaluationNetwork.check_shape(task.input_shape)
-
-
-def _check_range(value: tuple[float, float]) -> None:
-    expected = "two numbers, the lower first"
-    if not isinstance(value, tuple) or len(value) != 2:
-        raise checks.wrong("input_range", value, expected)
-    low, high = (checks.number("input_range", v, -1e6, 1e6) for v in value)
-    if low >= high:
-        raise checks.wrong("input_range", value, expected)

@@ -64,7 +64,7 @@ def train_on_flower(
         on_rejected: Called with a line of text for every reply that was left out.
 
     Returns:
-        The accuracy after the last round, the accuracies along the way and the duration.
+        The accuracy after the last round, accuracies and losses along the way, and the duration.
 
     Raises:
         RefinerError: If a setting is wrong, or the run failed.
@@ -96,7 +96,8 @@ def train_on_flower(
         run = deployment.submit(write_app(working / "app", config))
         follow_run(deployment, run, checkpoints, on_round, on_rejected)
     result = json.loads((folder / "outcome.json").read_text(encoding="utf-8"))
-    return Outcome(**{**result, "curve": [(row[0], row[1]) for row in result["curve"]]})
+    pairs = {name: [(row[0], row[1]) for row in result[name]] for name in ("curve", "losses")}
+    return Outcome(**{**result, **pairs})
 
 
 def follow_run(
