@@ -47,10 +47,10 @@ def quick_plan(folder: Path) -> Path:
     return plan.save(folder / "quick.json")
 
 
-def enlarged_images(folder: Path, size: int) -> str:
+def images(folder: Path, size: int) -> str:
     """Bundled images at another size; the attack learns from most of them."""
     parts = [load_sample(), load_public_sample()]
-    x, y = (torch.cat([getattr(part, name)[:1500] for part in parts]) for name in ("images", "labels"))
+    x, y = (torch.cat([getattr(part, name)[:1000] for part in parts]) for name in ("images", "labels"))
     pixels = (interpolate(x, size=size, mode="nearest") * 255).byte().permute(0, 2, 3, 1)
     np.savez(folder / "images.npz", images=pixels.numpy(), labels=y.numpy())
     return f"npz:{folder / 'images.npz'}"
@@ -92,8 +92,7 @@ def test_models_of_images(
 ) -> None:
     if importlib.util.find_spec(module) is None:
         missing(module)
-    data = "sample" if size == 32 else enlarged_images(tmp_path, size)
-    words = ("--data", data, "--plan", quick_plan(tmp_path), "--out", tmp_path / "out")
+    words = ("--data", images(tmp_path, size), "--plan", quick_plan(tmp_path), "--out", tmp_path / "out")
     check_images(recommend(model, *words))
 
 
@@ -103,7 +102,7 @@ def test_the_vit_of_hugging_face_needs_another_attack(
 ) -> None:
     if importlib.util.find_spec("transformers") is None:
         missing("transformers")
-    words = ("--data", "sample", "--plan", quick_plan(tmp_path), "--out", tmp_path / "out")
+    words = ("--data", images(tmp_path, 32), "--plan", quick_plan(tmp_path), "--out", tmp_path / "out")
     record = recommend("hf_trainer.py:make_model", *words)
     assert record["chosen"] is None and record["failing"] == ["linear"]
     assert record["sentence"].startswith("No recommendation: no attack works on this model without a defence")
