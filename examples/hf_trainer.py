@@ -7,8 +7,7 @@ Expect a line per epoch with a loss that falls, then the accuracy. The client's 
 `hf_trainer.secret`, with mode 600: keep that file, it fixes the noise of each image.
 
 `training_step` is where the Trainer computes a batch's gradient; clipping, scheduler and logs stay.
-Images stay in 0..1 and the model normalises them: set `do_normalize=False` in an image processor. `bf16=True`
-runs the model under autocast, and is refused with a sentence.
+Images stay in 0..1 and the model normalises them (`do_normalize=False`). `bf16=True` is refused.
 """
 
 import argparse
@@ -37,8 +36,7 @@ class ProtectedTrainer(Trainer):
         model.train()
         inputs = self._prepare_inputs(inputs)
         x, y = inputs["pixel_values"], inputs["labels"]
-        result = refiner.backward(model, F.cross_entropy, x, y, self.defense, state=self.defense_state)
-        return result.loss
+        return refiner.backward(model, F.cross_entropy, x, y, self.defense, state=self.defense_state).loss
 
 
 class NormalizingViTForImageClassification(ViTForImageClassification):
@@ -46,6 +44,15 @@ class NormalizingViTForImageClassification(ViTForImageClassification):
 
     def forward(self, pixel_values: Tensor, labels: Tensor | None = None, **kwargs: Any) -> Any:
         return super().forward((pixel_values - 0.5) / 0.5, labels=labels, **kwargs)
+
+
+def make_model(
+    classes: int,
+) -> ViTForImageClassification:  # also for --model examples/hf_trainer.py:make_model
+    return NormalizingViTForImageClassification(ViTConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=32,
+        patch_size=8, num_labels=classes, hidden_dropout_prob=0.1,
+    ))  # fmt: skip
 
 
 if __name__ == "__main__":
@@ -60,16 +67,12 @@ if __name__ == "__main__":
     train, _ = load_train_and_test(options.data)
     images, labels = train.images[: options.images].float() / 255, train.labels[: options.images]
     data: Any = [{"pixel_values": x, "labels": y} for x, y in zip(images, labels, strict=True)]
-    config = ViTConfig(
-        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=32,
-        patch_size=8, num_labels=train.classes, hidden_dropout_prob=0.1,
-    )  # fmt: skip
     defense = refiner.Refiner(secret=refiner.load_secret(options.secret), iterations=2)
     settings: Any = dict(per_device_train_batch_size=16, num_train_epochs=options.epochs, learning_rate=5e-3)
     settings |= dict(logging_strategy="epoch", save_strategy="no", report_to=[], use_cpu=True)
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(folder, bf16=options.bf16, disable_tqdm=True, **settings)
-        model = NormalizingViTForImageClassification(config)
+        model = make_model(train.classes)
         trainer = ProtectedTrainer(model, arguments, train_dataset=data, eval_dataset=data, defense=defense)
         trainer.train()
         predicted = torch.tensor(trainer.predict(data).predictions).argmax(1)

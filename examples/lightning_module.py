@@ -8,8 +8,7 @@ Expect a line per epoch, and that the loss falls. The client's secret is created
 
 Manual optimisation (`automatic_optimization = False`) is Lightning's own way to compute gradients yourself;
 the Trainer's loops, loggers and checkpoints stay. `Trainer(precision="bf16-mixed")` runs the step under
-autocast, and is refused with a sentence. Use one device: with strategies such as DDP the gradients are not
-averaged between processes.
+autocast, and is refused. Use one device: strategies such as DDP don't average these gradients.
 """
 
 import argparse
@@ -25,6 +24,11 @@ import refiner
 from refiner.data import load_train_and_test
 
 
+def make_model(classes: int) -> nn.Module:
+    convolution = nn.Sequential(nn.Conv2d(3, 16, 5, stride=4, padding=2), nn.GroupNorm(4, 16), nn.ReLU())
+    return nn.Sequential(convolution, nn.Flatten(), nn.Linear(1024, classes))
+
+
 class ProtectedModule(LightningModule):
     """A classifier whose training steps are protected."""
 
@@ -38,9 +42,8 @@ class ProtectedModule(LightningModule):
         x, y = batch
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
-        result = refiner.backward(
-            self.model, F.cross_entropy, x, y, self.defense, state=self.defense_state
-        )  # in place of self.manual_backward(loss)
+        # In place of self.manual_backward(loss):
+        result = refiner.backward(self.model, F.cross_entropy, x, y, self.defense, state=self.defense_state)
         optimizer.step()
         self.log("loss", result.loss, on_step=False, on_epoch=True)
 
@@ -50,8 +53,8 @@ class ProtectedModule(LightningModule):
 
     def on_train_epoch_end(self) -> None:
         metrics = self.trainer.callback_metrics
-        epoch = f"epoch {self.current_epoch + 1}"
-        print(f"{epoch}: loss {metrics['loss']:.3f}, accuracy {metrics['accuracy']:.1%}")
+        epoch, loss = self.current_epoch + 1, metrics["loss"]
+        print(f"epoch {epoch}: loss {loss:.3f}, accuracy {metrics['accuracy']:.1%}")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.model.parameters(), lr=0.05)
@@ -69,12 +72,9 @@ if __name__ == "__main__":
     train, _ = load_train_and_test(options.data)
     data = TensorDataset(train.images[: options.images].float() / 255, train.labels[: options.images])
     defense = refiner.Refiner(secret=refiner.load_secret(options.secret), iterations=3)
-    quiet: Any = dict(
-        logger=False, enable_model_summary=False, enable_checkpointing=False, enable_progress_bar=False
-    )
+    off = ("logger", "enable_model_summary", "enable_checkpointing", "enable_progress_bar")
+    quiet: Any = dict.fromkeys(off, False)
     trainer = Trainer(max_epochs=options.epochs, accelerator="cpu", precision=options.precision, **quiet)
-    convolution = nn.Sequential(nn.Conv2d(3, 16, 5, stride=4, padding=2), nn.GroupNorm(4, 16), nn.ReLU())
-    model = nn.Sequential(convolution, nn.Flatten(), nn.Linear(1024, train.classes))
-    module = ProtectedModule(model, defense)
+    module = ProtectedModule(make_model(train.classes), defense)
     trainer.fit(module, DataLoader(data, batch_size=16, shuffle=True), DataLoader(data, batch_size=100))
     print(f"the secret of this client is in {options.secret}: keep it")

@@ -82,6 +82,26 @@ def test_there_is_no_verdict_where_the_attack_fails_without_a_defence() -> None:
     assert result.level == "no verdict"
 
 
+def test_a_control_is_not_computed_again() -> None:
+    settings: dict[str, Any] = {"public": PUBLIC, "attack": "linear"}
+    control = audit_table(TASK, X[:8], Y[:8], defense="none", **settings)
+    whole = audit_table(TASK, X[:8], Y[:8], defense="pruning", **settings)
+    shared = audit_table(TASK, X[:8], Y[:8], defense="pruning", control=control, **settings)
+    assert shared.record() == whole.record() and shared.undefended_error == control.error.value
+    for other in (whole, audit_table(TASK, X[8:16], Y[8:16], defense="none", **settings)):
+        with pytest.raises(DataError, match="the result of linear on the same rows without a defence"):
+            audit_table(TASK, X[:8], Y[:8], defense="pruning", control=other, **settings)
+
+
+def test_a_feature_that_is_constant_in_public_rows_does_not_count_alone() -> None:
+    rows = torch.cat([X, torch.zeros(len(X), 1)], 1)
+    task = Task(network(31, 2), example=rows[:2])
+    result = audit_table(
+        task, rows[:8], Y[:8], public=(rows[50:], Y[50:]), defense="gq:bits=8", attack="analytic"
+    )
+    assert result.level == "revealed" and result.error.value < 0.1
+
+
 def test_rows_of_clients_are_no_public_rows() -> None:
     result = audit_table(TASK, X[:8], Y[:8], public=(X, Y), defense="none", attack="linear")
     copies = (X[:, None] == X[None, :8]).all(2).any(1).sum()

@@ -102,7 +102,10 @@ def test_tabular_data(tmp_path: Path) -> None:
     result = run("tabular_mlp.py", "--epochs", "10", folder=tmp_path, watch=False)
     check_training(result, r"epoch \d+: loss (\S+),")
     assert "none against linear: revealed" in result.stdout
-    assert "dp-gaussian against linear: neither" in result.stdout
+    # One of 50 rows may be identified by chance.
+    assert re.search(
+        "dp-gaussian:magnitude=0.1,clip=none against linear: (neither|identifiable)", result.stdout
+    )
 
 
 @pytest.mark.frameworks

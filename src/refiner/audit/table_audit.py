@@ -18,6 +18,7 @@ from refiner.errors import DataError
 from refiner.metrics import Share
 
 _LEAST_PUBLIC = 2
+_LEAST_SCALE = 1e-6
 
 
 def audit_table(
@@ -31,6 +32,7 @@ def audit_table(
     features: Sequence[str] | None = None,
     threat: ThreatModel | None = None,
     seed: int = 0,
+    control: TableAudit | None = None,
 ) -> TableAudit:
     """Measure how well an attack reconstructs rows of features from the uploads of a defence.
 
@@ -48,6 +50,8 @@ def audit_table(
         features: A name for every feature; numbered by default.
         threat: What the attacker is given besides the upload and the model.
         seed: Seed of everything random.
+        control: The result of the same attack on the same rows, model and seed without a defence; by default
+            it is computed.
 
     Returns:
         The error of every feature and row beside a blind guess, and how many rows are identified.
@@ -73,18 +77,23 @@ def audit_table(
     granted = threat or ThreatModel()
     granted.check(attacker.needs_for(task), attacker.name)
     attacker.check(task)
-    undefended = _reconstruct(task, NoDefense(), attacker, granted, x, y, others, seed)
+    if control is None:
+        undefended = _reconstruct(task, NoDefense(), attacker, granted, x, y, others, seed)
+    else:
+        undefended = _checked_control(control, attacker.name, x.flatten(0, 1))
     if isinstance(defender, NoDefense):
         reconstruction = undefended
     else:
         reconstruction = _reconstruct(task, defender, attacker, granted, x, y, others, seed)
     original, clients = x.flatten(0, 1), len(x)
-    mean, scale = others.images.mean(0), others.images.std(0).clamp_min(1e-6)
+    mean, scale = others.images.mean(0), others.images.std(0)
+    # A feature that public rows say nothing about counts as it is: dividing by almost 0 it would count alone.
+    scale = torch.where(scale > _LEAST_SCALE, scale, 1.0)
     blind_errors = (original - mean).square()
     errors = (reconstruction - original).square()
     return TableAudit(
-        defense=defender.name,
-        attack=attacker.name,
+        defense=defense if isinstance(defense, str) else defender.name,
+        attack=attack if isinstance(attack, str) else attacker.name,
         clients=clients,
         batch=x.shape[1],
         features=tuple(
@@ -130,6 +139,15 @@ def _checked(
         expected = f"at least {_LEAST_PUBLIC} rows that no client has"
         raise DataError(field="public", value=len(rows), expected=expected)
     return x, y, AttackerImages(rows, labels, f"{len(rows)} public rows")
+
+
+def _checked_control(control: TableAudit, attack: str, original: Tensor) -> Tensor:
+    """The reconstructions of the control."""
+    same_rows = control.original.shape == original.shape and bool((control.original == original).all())
+    if control.defense != NoDefense.name or control.attack.partition(":")[0] != attack or not same_rows:
+        expected = f"the result of {attack} on the same rows without a defence"
+        raise DataError(field="control", value=control, expected=expected)
+    return control.reconstruction
 
 
 def _names(features: Sequence[str] | None, width: int) -> list[str]:

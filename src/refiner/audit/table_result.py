@@ -1,8 +1,8 @@
 """The result of an audit of tabular data: the error of every feature beside that of a blind guess."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -40,8 +40,8 @@ class TableAudit:
     """What an attack reconstructs of rows of features, from the uploads of a defence.
 
     Attributes:
-        defense: Name of the defence.
-        attack: Name of the attack.
+        defense: Name of the defence, with its settings if it was given so.
+        attack: Name of the attack, likewise.
         clients: Number of clients.
         batch: Rows in each client's batch.
         features: The error of every feature.
@@ -91,6 +91,21 @@ class TableAudit:
     def worst(self, count: int = 5) -> Sequence[FeatureError]:
         """Return the features that are reconstructed best, which leak most."""
         return sorted(self.features, key=lambda feature: feature.relative)[:count]
+
+    def record(self) -> dict[str, Any]:
+        """Return everything but the rows and their reconstructions, as JSON values."""
+        return {
+            "defense": self.defense,
+            "attack": self.attack,
+            "clients": self.clients,
+            "batch": self.batch,
+            "level": self.level,
+            "error": asdict(self.error),
+            "undefended_error": self.undefended_error,
+            "identified": asdict(self.identified),
+            "candidates": self.candidates,
+            "features": [asdict(feature) | {"relative": feature.relative} for feature in self.features],
+        }
 
     def __repr__(self) -> str:
         return f"TableAudit({self.sentence})"

@@ -21,6 +21,8 @@ from refiner.cli.common import (
     select_device,
 )
 from refiner.cli.model_options import Classes, Mean, Model, Std, Weights, parse_numbers
+from refiner.cli.tabular import Target, is_given
+from refiner.errors import DataError
 
 
 def audit(
@@ -31,8 +33,11 @@ def audit(
     ] = Path("out/audit"),
     data: Annotated[
         str | None,
-        typer.Option(help=f"Images to audit: {DATA_HELP} An image alone is also accepted."),
+        typer.Option(
+            help=f"Images to audit: {DATA_HELP} An image alone is also accepted. Or a table: csv:FILE."
+        ),
     ] = None,
+    target: Target = None,
     root: Root = None,
     model: Model = "lenet",
     weights: Weights = None,
@@ -44,7 +49,7 @@ def audit(
         typer.Option(
             help=f"Defence: one of {', '.join(DEFENSES)}, or a plug-in (see `refiner "
             "defenses`), as NAME or NAME:setting=value,…; join several with + to apply them in sequence. "
-            "Repeat the option to compare. Default: none and refiner."
+            "Repeat the option to compare. Default: none and refiner; for a table none and dp-gaussian."
         ),
     ] = None,
     attack: Annotated[
@@ -131,12 +136,41 @@ def audit(
         from refiner.cli.audit_table import print_results, results_record
         from refiner.core import Task
         from refiner.core.determinism import deterministic_algorithms
+        from refiner.data.csv_table import table_path
         from refiner.defenses import make_defense
         from refiner.federation.pmm import pmm_of_trainings
         from refiner.models import build_model
         from refiner.models.build import check_model_classes
 
         torch_device = select_device(device)
+        file = table_path(data)
+        if file is not None:
+            from refiner.cli.tabular_audit import audit_tabular
+
+            audit_tabular(
+                command,
+                file,
+                threat_model(grant or (), deny or ()),
+                out=out,
+                target=target,
+                model=model if is_given(command, "model") else None,
+                weights=weights,
+                classes=classes,
+                defenses=defense or (),
+                attacks=attack or (),
+                victims=victims,
+                batch=batch,
+                iterations=iterations,
+                public_rows=public_images,
+                seed=seed,
+                device=torch_device,
+                deterministic=deterministic,
+                as_json=as_json,
+                quiet=quiet,
+            )
+            return
+        if target is not None:
+            raise DataError(field="target", value=target, problem="only a table has one: --data csv:FILE")
         # Before anything else runs on the GPU, since its first operations fix the available algorithms.
         with deterministic_algorithms(deterministic, torch_device):
             threat = threat_model(grant or (), deny or ())

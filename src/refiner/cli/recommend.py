@@ -40,7 +40,9 @@ def recommend(
     out: Annotated[
         Path, typer.Option(help="Folder for report.html, plan.json and results; a stopped search continues.")
     ] = Path("out/recommend"),
-    data: Annotated[str | None, typer.Option(help=f"Images like those to protect: {DATA_HELP}")] = None,
+    data: Annotated[
+        str | None, typer.Option(help=f"Images like those to protect: {DATA_HELP} Or a table: csv:FILE.")
+    ] = None,
     root: Root = None,
     size: Size = None,
     model: Model = "lenet",
@@ -51,13 +53,23 @@ def recommend(
     batch: Annotated[int, typer.Option(help="Batch size of the training that is to be protected.")] = 32,
     target: Annotated[
         str,
-        typer.Option(help=f"What a defence has to achieve: {BLIND_GUESS}, no attack better than a guess."),
+        typer.Option(
+            help=f"What a defence has to achieve: {BLIND_GUESS}, no attack better than a guess. For a table: "
+            "the column with its class labels."
+        ),
     ] = BLIND_GUESS,
     max_psnr: Annotated[
         float | None, typer.Option(help="Instead: the highest mean PSNR of an attack, in dB.")
     ] = None,
     max_exposed: Annotated[
         str | None, typer.Option(help="Instead: the largest share of exposed images, such as 5%.")
+    ] = None,
+    min_error: Annotated[
+        float | None,
+        typer.Option(
+            help="For a table: the smallest error of a feature that an attack may reach, in multiples of a "
+            "blind guess's. Default: 0.9."
+        ),
     ] = None,
     budget: Annotated[str, typer.Option(help="How long attacks may take: 90s, 10min, 2h.")] = "10min",
     defense: Annotated[
@@ -78,11 +90,13 @@ def recommend(
         int,
         typer.Option(
             help="Rounds of short trainings for the accuracy that the best candidates keep; the trained "
-            "model is attacked too. 0 for none.",
+            "model is attacked too. 0 for none; for a table 200 by default.",
             min=0,
         ),
     ] = 0,
-    lr: Annotated[float, typer.Option(help="Learning rate of these trainings.")] = 0.01,
+    lr: Annotated[
+        float, typer.Option(help="Learning rate of these trainings; for a table 0.1 by default.")
+    ] = 0.01,
     plan: Annotated[
         Path | None, typer.Option(help="Run this plan (a plan.json) instead of what the budget allows.")
     ] = None,
@@ -102,7 +116,9 @@ def recommend(
 
         from refiner.checks import choice, integer
         from refiner.cli.audit_steps import run_plans
+        from refiner.cli.tabular import is_given
         from refiner.core import Task
+        from refiner.data.csv_table import table_path
         from refiner.models import build_model
         from refiner.models.build import check_model_classes
         from refiner.recommendation import CANDIDATES, SearchPlan, Target
@@ -110,6 +126,33 @@ def recommend(
         from refiner.recommendation.run_recommendation import make_plan
         from refiner.recommendation.search import Search
 
+        file = table_path(data)
+        if file is not None:
+            from refiner.cli.tabular_recommend import recommend_tabular
+
+            recommend_tabular(
+                command,
+                file,
+                out=out,
+                target=target if is_given(command, "target") else None,
+                model=model if is_given(command, "model") else None,
+                weights=weights,
+                classes=classes,
+                batch=batch,
+                min_error=min_error,
+                budget=parse_duration(budget),
+                defenses=defense or (),
+                attacks=attack or (),
+                training_rounds=train_rounds if is_given(command, "train_rounds") else None,
+                lr=lr if is_given(command, "lr") else None,
+                seed=seed,
+                device=select_device(device),
+                as_json=as_json,
+                quiet=quiet,
+            )
+            return
+        if min_error is not None:
+            raise DataError(field="min_error", value=min_error, problem="only for a table: --data csv:FILE")
         choice("target", target, [BLIND_GUESS])
         asked = Target(max_psnr, None if max_exposed is None else parse_share(max_exposed))
         seconds = parse_duration(budget)

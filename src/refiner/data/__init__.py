@@ -3,6 +3,7 @@
 from refiner.data.cache_record import cache_folder
 from refiner.data.catalogue import DATASETS, DatasetInfo
 from refiner.data.classes import folder_classes
+from refiner.data.csv_table import CsvTable, load_csv_table
 from refiner.data.fetch import fetch_data
 from refiner.data.image_dataset import ImageDataset
 from refiner.data.image_grid import read_image_grid, write_image_grid
@@ -16,6 +17,7 @@ from refiner.data.train_test_split import hold_out, load_train_and_test
 
 __all__ = [
     "DATASETS",
+    "CsvTable",
     "DatasetInfo",
     "ImageDataset",
     "Sample",
@@ -27,6 +29,7 @@ __all__ = [
     "hold_out",
     "iid",
     "label_counts",
+    "load_csv_table",
     "load_data",
     "load_image",
     "load_images",

@@ -9,6 +9,8 @@ from refiner.files import file_error
 SAMPLE = "sample"
 OWN_DATA = ("folder", "npz", "parquet", "arrow")
 """The kinds of a user's own data with labels, each written as `KIND:PATH`."""
+CSV = "csv"
+"""The kind of tabular data, which only audits and recommendations take."""
 OWN_DATA_TEXT = ", ".join(f"{kind}:PATH" for kind in OWN_DATA)
 
 
@@ -52,6 +54,9 @@ def own_path(qualified: str) -> tuple[str, Path]:
     refiner.errors.DataError: nowhere: no such file or folder
     """
     kind, _, path = qualified.partition(":")
+    if kind == CSV or qualified.lower().endswith(".csv"):
+        expected = "images; tables are for `refiner audit` and `refiner recommend`"
+        raise file_error(qualified, f"a table, expected {expected}", expected)
     if kind not in (*OWN_DATA, "image") or not path:
         raise file_error(qualified, "no such file or folder", "an existing file or folder")
     return kind, Path(path).expanduser()

@@ -31,7 +31,8 @@ def build_model(
             `path/to/file.py:factory`. **Code is imported and run**, so it must come from the user; for names
             from elsewhere there is `make_model`.
         classes: Number of classes; a factory gets it if it has a parameter `classes` or `num_classes`.
-        input_shape: Shape `(channels, height, width)` of one image; see `make_user_model`.
+        input_shape: Shape `(channels, height, width)` of one image, or `(features,)` of a row; see
+            `make_user_model`.
         classes_given: Whether the user chose `classes`, see `make_user_model`.
         weights: File with the weights, see `load_model_weights`; None leaves the model as it is.
         mean: Mean of each channel, if the model expects normalised images.

@@ -11,14 +11,14 @@ from refiner.models.shape_checks import check_classes, check_images, check_input
 
 
 class MLP(nn.Module):
-    """One hidden layer on the flattened image.
+    """One hidden layer on the flattened image, or on a row of features.
 
     The first layer sees the image itself: of a batch of one sample its gradient is that image times a number
     for every row (see the attack `analytic`).
 
     Args:
         classes: The number of classes, ≥ 2.
-        input_shape: The shape (channels, height, width) of one image, each side ≥ 8.
+        input_shape: The shape (channels, height, width) of one image, each side ≥ 8, or (features,) for rows.
         hidden: The width of the hidden layer.
         activation: One of sigmoid, tanh, relu, elu, silu, gelu, softplus.
 
@@ -40,17 +40,17 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         self.classes = check_classes(classes)
-        self.input_shape = check_input_shape(input_shape)
+        self.input_shape = _check_shape(input_shape)
         checks.integer("hidden", hidden, 1)
         self.body = nn.Linear(math.prod(self.input_shape), hidden)
         self.activation = make_activation(activation)
         self.head = nn.Linear(hidden, self.classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Class scores of a batch of images.
+        """Class scores of a batch.
 
         Args:
-            x: Images `[B, *input_shape]`.
+            x: Images or rows `[B, *input_shape]`.
 
         Returns:
             Logits `[B, classes]`.
@@ -61,3 +61,10 @@ class MLP(nn.Module):
         check_images(x, self.input_shape)
         logits: Tensor = self.head(self.activation(self.body(x.flatten(1))))
         return logits
+
+
+def _check_shape(value: Sequence[int]) -> tuple[int, ...]:
+    """`value` as the shape of an image or, with one number, of a row."""
+    if isinstance(value, Sequence) and len(value) == 1:
+        return (checks.integer("input_shape", value[0], 1),)
+    return check_input_shape(value)

@@ -38,13 +38,14 @@ def check_input_shape(value: Sequence[int]) -> tuple[int, int, int]:
     return channels, height, width
 
 
-def check_images(x: Tensor, shape: tuple[int, int, int]) -> None:
+def check_images(x: Tensor, shape: tuple[int, ...]) -> None:
     """Raise a DataError unless `x` is a batch `[B, *shape]`.
 
     >>> import torch
     >>> check_images(torch.zeros(2, 3, 32, 32), (3, 32, 32))
     """
-    if x.dim() != 4 or tuple(x.shape[1:]) != shape:
+    if not x.dim() or tuple(x.shape[1:]) != shape:
         expected = f"[batch, {', '.join(map(str, shape))}]"
-        message = f"images of shape {list(x.shape)}: expected {expected}"
-        raise DataError(message, field="images", value=x, expected=expected)
+        kind = "images" if len(shape) == 3 else "rows"
+        message = f"{kind} of shape {list(x.shape)}: expected {expected}"
+        raise DataError(message, field=kind, value=x, expected=expected)

@@ -18,6 +18,7 @@ from refiner.errors import DataError, RefinerError
 from refiner.registry import one_line
 
 _CLASSES = ("classes", "num_classes")
+_FEATURES = ("features", "in_features")
 _SIZE = ("size", "image_size", "img_size")
 
 
@@ -36,14 +37,14 @@ def make_user_model(
     """Import the user's code and call its factory.
 
     The factory is called with those of these arguments that its signature names: `classes` or `num_classes`;
-    `input_shape`; `size`, `image_size` or `img_size`, the height of an image. While it runs, modules beside
-    the file, or in the current folder, can be imported.
+    `input_shape`; `size`, `image_size` or `img_size`, the height of an image, or `features` or `in_features`,
+    the length of a row. While it runs, modules beside the file, or in the current folder, can be imported.
 
     Args:
         text: `package.module:factory` or `path/to/file.py:factory`. **It is run as code**: it must come from
             the user, never from another machine.
         classes: Number of classes.
-        input_shape: Shape `(channels, height, width)` of one image.
+        input_shape: Shape `(channels, height, width)` of one image, or `(features,)` of a row.
         classes_given: Whether the user chose `classes`. A factory that names neither of them but takes any
             keyword, as torchvision's do, then gets `num_classes`.
 
@@ -141,7 +142,9 @@ def _arguments(
     except (TypeError, ValueError):  # a builtin without a signature
         return {}
     values: dict[str, object] = dict.fromkeys(_CLASSES, classes)
-    values |= {"input_shape": tuple(input_shape)} | dict.fromkeys(_SIZE, input_shape[1])
+    values |= {"input_shape": tuple(input_shape)}
+    is_row = len(input_shape) == 1
+    values |= dict.fromkeys(_FEATURES, input_shape[0]) if is_row else dict.fromkeys(_SIZE, input_shape[1])
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     found = {key: value for key, value in values.items() if key in known and known[key].kind in by_name}
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in known.values())

@@ -18,6 +18,21 @@ CANDIDATES = (
 )
 """From the quickest to the slowest."""
 
+TABLE_CANDIDATES = (
+    "gq:bits=8",
+    "gq:bits=1",
+    "pruning:rate=0.9",
+    "pruning:rate=0.99",
+    "dp-gaussian:magnitude=0.1,clip=1,per_sample=true",
+    "dp-gaussian:magnitude=0.3,clip=1,per_sample=true",
+    "dp-gaussian:magnitude=1,clip=1,per_sample=true",
+    "dp-gaussian:magnitude=0.01,clip=none",
+    "dp-gaussian:magnitude=0.1,clip=none",
+    "dp-gaussian:magnitude=1,clip=none",
+    "soteria:rate=0.8,sensitivity=estimated",
+)
+"""For tabular data: Refiner's noise is made for images."""
+
 
 def check_candidates(names: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names without repetitions.

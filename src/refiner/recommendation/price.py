@@ -22,6 +22,16 @@ class Price:
     pmm: float | None = None
     """Accuracy after a short training, in percent of the undefended one; None if it was not measured."""
 
+    @property
+    def error_text(self) -> str:
+        """The gradient error with two digits.
+
+        >>> Price(0.123, 1.0, None).error_text, Price(280.4, 1.0, None).error_text
+        ('0.12', '280')
+        """
+        error = self.gradient_error
+        return f"{error:,.0f}" if error >= 100 else f"{error:.2g}"
+
 
 def measure_price(task: Task, defense: Defense, x: Tensor, y: Tensor, seed: int) -> Price:
     """Return the price of a defence, without a training.

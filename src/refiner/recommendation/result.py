@@ -82,17 +82,24 @@ class Recommendation:
     @property
     def code(self) -> str:
         """The lines for a training loop; empty without a recommendation."""
-        if self.chosen is None:
-            return ""
-        uses_secret = make_defense(self.chosen).uses_secret_key
-        secret = ', secret=refiner.load_secret("client.secret")' if uses_secret else ""
-        return (
-            "from refiner.defenses import make_defense\n"
-            f'defense = make_defense("{self.chosen}"{secret})\n'
-            "state = defense.init_state()  # for the whole training\n"
-            "refiner.backward(model, loss, x, y, defense, state=state)  # for loss(model(x), y).backward()"
-        )
+        return "" if self.chosen is None else training_lines(self.chosen)
 
     def record(self) -> dict[str, Any]:
         """Return everything as JSON values."""
         return {"sentence": self.sentence, "code": self.code, **asdict(self)}
+
+
+def training_lines(defense: str) -> str:
+    """Return the lines that protect a training loop with a defence.
+
+    >>> print(training_lines("gq:bits=8").splitlines()[1])
+    defense = make_defense("gq:bits=8")
+    """
+    uses_secret = make_defense(defense).uses_secret_key
+    secret = ', secret=refiner.load_secret("client.secret")' if uses_secret else ""
+    return (
+        "from refiner.defenses import make_defense\n"
+        f'defense = make_defense("{defense}"{secret})\n'
+        "state = defense.init_state()  # for the whole training\n"
+        "refiner.backward(model, loss, x, y, defense, state=state)  # for loss(model(x), y).backward()"
+    )
