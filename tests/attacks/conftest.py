@@ -48,7 +48,17 @@ QUICK: dict[str, Attack] = {
     "ggl": GGL(iterations=80, generator=GENERATOR),
 }
 """Every attack by gradient matching."""
-TESTED_ALONE = ("linear", "analytic", "learned", "denoiser")
+TESTED_ALONE = (
+    "linear",
+    "analytic",
+    "learned",
+    "denoiser",
+    "adaptive",
+    "imprint",
+    "loki",
+    "trap-weights",
+    "spear",
+)
 """The other attacks: each has tests of its own."""
 
 

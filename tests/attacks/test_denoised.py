@@ -154,7 +154,7 @@ def test_it_follows_any_attack_as_text() -> None:
     settings = attack.settings()
     assert settings["inverting.iterations"] == 7 and settings["inverting.input_range"] == (-2, 3)
     assert settings["denoiser.images"] == 100 and settings["denoiser.width"] == 16
-    with pytest.raises(DataError, match="only the denoiser can follow another attack"):
+    with pytest.raises(DataError, match="only denoiser and adaptive can follow another attack"):
         make_attack("inverting+dlg")
     with pytest.raises(DataError, match="unknown"):
         make_attack("inverting+denoise")

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from refiner.core import Task
+from refiner.core.flat_parameters import get_parameters
 from refiner.data import ImageDataset, load_sample
 from refiner.defenses import Defense, NoDefense, Refiner
 from refiner.errors import DataError
@@ -29,7 +30,6 @@ from refiner.federation import (
     train,
 )
 from refiner.federation.evaluation import evaluate
-from refiner.federation.local import get_parameters
 from refiner.federation.training import Curve
 from refiner.models import MLP, LeNet
 

@@ -4,6 +4,7 @@ To use one: `make_attack` or its class, then `Attack.reconstruct`. To write one:
 `MatchingAttack` for an attack that minimises a distance between gradients.
 """
 
+from refiner.attacks.adaptive import Adaptive
 from refiner.attacks.analytic import AnalyticReconstruction
 from refiner.attacks.base import Attack, Reconstruction, RunOptions
 from refiner.attacks.denoised import Denoised
@@ -13,17 +14,21 @@ from refiner.attacks.ggl import GGL
 from refiner.attacks.gradient_matching import GradientMatching
 from refiner.attacks.gradinversion import GradInversion
 from refiner.attacks.idlg import IDLG
+from refiner.attacks.imprint import Imprint
 from refiner.attacks.inverting import InvertingGradients
 from refiner.attacks.label_inference import infer_labels
 from refiner.attacks.learned import LearnedReconstruction
 from refiner.attacks.linear import LinearReconstruction
+from refiner.attacks.loki import Loki
 from refiner.attacks.matching_attack import MatchingAttack
 from refiner.attacks.observation import Observation
 from refiner.attacks.parametrisation import Latent, Parametrisation, Pixels
 from refiner.attacks.priors import Guess, Prior, TotalVariation
 from refiner.attacks.simulation import SimulatedUploads, Simulator
+from refiner.attacks.spear import Spear
 from refiner.attacks.sweep import Sweep, tunable
 from refiner.attacks.threat_model import Capability, ThreatModel
+from refiner.attacks.trap_weights import TrapWeights
 from refiner.errors import DataError
 from refiner.registry import Registry, check_settings_class, make_by_name, parse_chain
 
@@ -42,16 +47,25 @@ ATTACKS: Registry[Attack] = Registry(
         "analytic": AnalyticReconstruction,
         "learned": LearnedReconstruction,
         "denoiser": Denoised,
+        "adaptive": Adaptive,
+        "imprint": Imprint,
+        "loki": Loki,
+        "trap-weights": TrapWeights,
+        "spear": Spear,
     },
     check=check_settings_class(Attack),
 )
 """Every attack by name. Those that end in `-paper` have the settings of the Refiner paper's attack table."""
+
+STAGES = (Denoised.stage, Adaptive.stage)
+"""The attacks that can follow another one, as `ATTACK+STAGE`."""
 
 __all__ = [
     "ATTACKS",
     "DLG",
     "GGL",
     "IDLG",
+    "Adaptive",
     "AnalyticReconstruction",
     "Attack",
     "Capability",
@@ -60,10 +74,12 @@ __all__ = [
     "GradInversion",
     "GradientMatching",
     "Guess",
+    "Imprint",
     "InvertingGradients",
     "Latent",
     "LearnedReconstruction",
     "LinearReconstruction",
+    "Loki",
     "MatchingAttack",
     "Observation",
     "Parametrisation",
@@ -73,9 +89,11 @@ __all__ = [
     "RunOptions",
     "SimulatedUploads",
     "Simulator",
+    "Spear",
     "Sweep",
     "ThreatModel",
     "TotalVariation",
+    "TrapWeights",
     "attack_with_iterations",
     "infer_labels",
     "make_attack",
@@ -109,11 +127,11 @@ def make_attack(text: str, **settings: object) -> Attack:
     first, *rest = parse_chain(ATTACKS, text)
     attack = make_by_name(ATTACKS, "attack", first, **settings)
     for link in rest:
-        if (name := link.partition(":")[0]) in ATTACKS and name != "denoiser":
+        if (name := link.partition(":")[0]) in ATTACKS and name not in STAGES:
             raise DataError(
                 field="attack",
                 value=text,
-                problem="only the denoiser can follow another attack, as +denoiser",
+                problem=f"only {' and '.join(STAGES)} can follow another attack, as ATTACK+denoiser",
             )
         attack = make_by_name(ATTACKS, "attack", link, attack=attack)
     return attack

@@ -52,7 +52,7 @@ class AnalyticReconstruction(Attack):
         Raises:
             DataError: The model starts with another layer.
         """
-        _first_layer(task)
+        first_linear_layer(task, self.name)
 
     def run(
         self, observations: list[Observation], threat: ThreatModel, options: RunOptions
@@ -73,7 +73,7 @@ class AnalyticReconstruction(Attack):
         """
         start = time.perf_counter()
         first = observations[0]
-        layer = _first_layer(first.task)
+        layer = first_linear_layer(first.task, self.name)
         if first.samples != 1:
             raise DataError(
                 field="batch",
@@ -104,8 +104,16 @@ def _least_squares(weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     return x.to(weight.dtype), (lengths[0] / lengths[1].clamp_min(torch.finfo(weight.dtype).tiny)).square()
 
 
-def _first_layer(task: Task) -> LinearLayer:
-    """Return the layer that the attack inverts; raise `DataError` if the model has none."""
+def first_linear_layer(task: Task, attack: str) -> LinearLayer:
+    """Return the fully connected layer that sees the input itself.
+
+    Args:
+        task: The model and its loss.
+        attack: The name of the attack that inverts it.
+
+    Raises:
+        DataError: The model starts with another layer.
+    """
     layer = next((layer for layer in linear_layers(task) if layer.name == task.layers[0].name), None)
     if layer is not None:
         parameters = task.parameters()
@@ -119,5 +127,5 @@ def _first_layer(task: Task) -> LinearLayer:
     raise DataError(
         field="model",
         value=task.layers[0].name or type(task.model).__name__,
-        expected="a fully connected first layer with a bias, on the input itself, which analytic inverts",
+        expected=f"a fully connected first layer with a bias, on the input itself, which {attack} inverts",
     )

@@ -92,6 +92,7 @@ class Attack(ABC):
     - overrides `run`, which does the work: `reconstruct` calls it with checked arguments;
     - sets `min_public_images` if it learns from simulated uploads: it needs "public" and "defense", and finds
       both in `options.simulator`;
+    - overrides `changed_task` if the server sends a changed model, and then needs "changed_model";
     - overrides, where the defaults are wrong, `check` (tasks that the attack can't be run on), `needs_for`
       (capabilities that depend on the task) and `networks` (networks whose weights affect the result).
 
@@ -219,6 +220,26 @@ class Attack(ABC):
 
         Args:
             task: The model and its loss.
+        """
+
+    def changed_task(self, task: Task, samples: int) -> Task:
+        """Return the task with the model that the server sends to clients; the default is `task` itself.
+
+        Args:
+            task: The model and its loss.
+            samples: The samples of one observation: a batch, or the batches of all clients of a sum.
+
+        Returns:
+            The task that uploads are made with, and that the observations given to `reconstruct` have.
+        """
+        return task
+
+    def send_to(self, task: Task, client: int) -> None:  # noqa: B027 - overriding it is optional
+        """Set the model of a changed task to what one client of a sum receives; by default all get the same.
+
+        Args:
+            task: The result of `changed_task`.
+            client: The client's number in the sum.
         """
 
     def needs_for(self, task: Task) -> frozenset[Capability]:

@@ -1,23 +1,22 @@
 """A denoiser after another attack: it learns from reconstructions of public images what the attack misses."""
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from refiner import checks
-from refiner.attacks.base import Attack, Reconstruction, RunOptions
-from refiner.attacks.inverting import InvertingGradients
+from refiner.attacks.base import Reconstruction, RunOptions
 from refiner.attacks.network_training import TrainingSettings, TrainingState, attack_fingerprints
 from refiner.attacks.observation import Observation
 from refiner.attacks.restoration import train_restorer
 from refiner.attacks.simulated_batches import derive_seed, draw_batches, simulate
 from refiner.attacks.simulation import Simulator
 from refiner.attacks.threat_model import Capability, ThreatModel
+from refiner.attacks.wrapped_attack import WrappedAttack
 from refiner.core.task import Task
 from refiner.errors import DataError
 from refiner.metrics.assignment import best_order
@@ -29,7 +28,7 @@ _TRAINING_SHARE = 0.1
 
 
 @dataclass(frozen=True)
-class Denoised(Attack):
+class Denoised(WrappedAttack):
     """Runs another attack, then restores its reconstructions by a network that knows the attack's errors.
 
     Uploads of public images are simulated and reconstructed together with the victims'. A label-conditioned
@@ -43,6 +42,7 @@ class Denoised(Attack):
     'inverting+denoiser'
     """
 
+    stage: ClassVar[str] = "denoiser"
     reference: ClassVar[str] = (
         "Ronneberger, Fischer and Brox, U-Net: Convolutional Networks for Biomedical Image Segmentation, "
         "MICCAI 2015"
@@ -50,8 +50,6 @@ class Denoised(Attack):
     needs: ClassVar[frozenset[Capability]] = frozenset({"public", "defense"})
     min_public_images: ClassVar[int] = 32
 
-    attack: Attack = field(default_factory=InvertingGradients)
-    """The attack whose reconstructions are denoised."""
     images: int = 512
     """Public images whose simulated uploads are attacked to learn from; as many as there are, if fewer."""
     epochs: int = 30
@@ -64,8 +62,7 @@ class Denoised(Attack):
     """Channels of the U-Net's finest level, a multiple of 8."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.attack, Attack):
-            raise checks.wrong("attack", self.attack, "an Attack; as text, ATTACK+denoiser")
+        super().__post_init__()
         checks.integer("images", self.images, self.min_public_images)
         if checks.integer("width", self.width, 8) % 8:
             raise checks.wrong("width", self.width, "a multiple of 8")
@@ -74,38 +71,19 @@ class Denoised(Attack):
     def _training(self) -> TrainingSettings:
         return TrainingSettings(self.epochs, self.batch, self.lr)
 
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        """The name of the other attack and "denoiser", as `make_attack` reads them."""
-        return f"{self.attack.name}+denoiser"
-
-    def settings(self) -> dict[str, object]:
-        """Return the settings of both, as `ATTACK.SETTING` and `denoiser.SETTING`."""
-        own = {name: value for name, value in super().settings().items() if name != "attack"}
-        inner = {f"{self.attack.name}.{name}": value for name, value in self.attack.settings().items()}
-        return inner | {f"denoiser.{name}": value for name, value in own.items()}
-
     def check(self, task: Task) -> None:
         """Raise if the other attack can't be run on `task`, or its inputs are no images.
 
         Args:
             task: The model and its loss.
         """
-        self.attack.check(task)
+        super().check(task)
         if len(task.input_shape) != 3:
             raise DataError(
                 field="input shape",
                 value=list(task.input_shape),
                 expected="images [C, H, W] for the denoiser",
             )
-
-    def needs_for(self, task: Task) -> frozenset[Capability]:
-        """Return what the other attack needs, public images, and the defence."""
-        return self.attack.needs_for(task) | self.needs
-
-    def networks(self, task: Task) -> Mapping[str, nn.Module]:
-        """Return the networks of the other attack."""
-        return self.attack.networks(task)
 
     def run(
         self, observations: list[Observation], threat: ThreatModel, options: RunOptions

@@ -7,7 +7,7 @@ from typing import Literal
 from refiner import checks
 from refiner.errors import ThreatModelError
 
-Capability = Literal["labels", "statistics", "generator", "public", "defense"]
+Capability = Literal["labels", "statistics", "generator", "public", "defense", "changed_model"]
 """One thing that a threat model can grant: the name of a field of `ThreatModel`."""
 
 
@@ -22,6 +22,8 @@ class ThreatModel:
         public: Labelled public images like the victims'. Granted by default: a careful attacker has them.
         defense: The defence and its settings, but no client's secret. Granted by default: a method must
             protect those who say which one they use (Kerckhoffs's principle).
+        changed_model: The server may send clients a changed model, such as one with a module in front that
+            makes gradients readable: a malicious server, not an honest but curious one.
 
     >>> ThreatModel().check({"generator"}, "ggl")
     Traceback (most recent call last):
@@ -33,6 +35,7 @@ class ThreatModel:
     generator: bool = False
     public: bool = True
     defense: bool = True
+    changed_model: bool = False
 
     def __post_init__(self) -> None:
         for capability in fields(self):

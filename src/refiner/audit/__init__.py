@@ -4,6 +4,7 @@ from refiner.audit.auto_attacks import undefended_plans, working_attacks
 from refiner.audit.duration import Duration, estimate_duration
 from refiner.audit.from_robust import RobustEstimation
 from refiner.audit.plan import Plan
+from refiner.audit.protocol import Protocol
 from refiner.audit.report import report_page, write_report
 from refiner.audit.result import AuditResult
 from refiner.audit.result_folder import audit_all
@@ -23,6 +24,7 @@ __all__ = [
     "FromRobust",
     "Mean",
     "Plan",
+    "Protocol",
     "RobustEstimation",
     "Seconds",
     "TableAudit",

@@ -86,7 +86,7 @@ def estimate_duration(plans: Sequence[Plan]) -> Duration:
 def _seconds_of_an_iteration(plan: Plan) -> float:
     """The time of one iteration on one victim, without what happens once."""
     rows = slice(0, None if plan.x.is_cuda else _TIMED_VICTIMS)
-    x, y = plan.x[rows], plan.y[rows]
+    x, y = plan.protocol.observed(plan.x)[rows], plan.protocol.observed(plan.y)[rows]
     observation = uploads(plan.task, NoDefense(), x, y, labels=plan.threat.labels, seed=plan.seed + VICTIMS)[
         1
     ]

@@ -15,6 +15,7 @@ from refiner._version import __version__
 from refiner.attacks import Attack, ThreatModel, make_attack
 from refiner.audit.attacker_images import AttackerImages, checked_pool, choose_attacker_images
 from refiner.audit.from_robust import RobustEstimation
+from refiner.audit.protocol import Protocol
 from refiner.audit.public_images import choose_public_images
 from refiner.audit.scoring import Scorer
 from refiner.audit.seeds import SEED_OFFSET, SIMULATION, VICTIMS
@@ -65,6 +66,8 @@ class Plan:
     """What the attack or the estimate from robust data learns from; None if neither does."""
     robust_estimation: RobustEstimation | None = None
     """How images are estimated from the robust data themselves; None if they are not."""
+    protocol: Protocol = field(default_factory=Protocol)
+    """Local steps, and clients of a sum."""
     settings: Mapping[str, object] = field(init=False)
     """Everything that the result depends on, as JSON values; images and weights by their checksum."""
 
@@ -90,6 +93,7 @@ class Plan:
         deterministic: bool = False,
         tune: Tuning | None = None,
         from_robust: bool | RobustEstimation = False,
+        protocol: Protocol | None = None,
     ) -> "Plan":
         """Return the plan of an audit.
 
@@ -109,6 +113,7 @@ class Plan:
             deterministic: Whether a GPU, too, must give bit-identical results.
             tune: Images on which the attack is tuned first.
             from_robust: Whether, or how, images are estimated from the robust data themselves.
+            protocol: Local steps, and clients of a sum.
 
         Returns:
             The plan, for `audit_all`.
@@ -133,6 +138,12 @@ class Plan:
         granted = threat or ThreatModel()
         granted.check(attacker.needs_for(task), attacker.name)
         attacker.check(task)
+        if protocol is not None and not isinstance(protocol, Protocol):
+            raise checks.wrong("protocol", protocol, "a Protocol")
+        protocol = protocol or Protocol()
+        _, samples = protocol.observations(*y.shape)
+        task = attacker.changed_task(task, samples)
+        attacker.send_to(task, protocol.summed_clients - 1)
         checks.integer("seed", seed, 0, SEED_OFFSET - 1)
         original = x.flatten(0, 1).to(torch.float64 if x.dtype == torch.float64 else torch.float32)
         public_images = choose_public_images(
@@ -142,7 +153,7 @@ class Plan:
             scorer = Scorer.create(original, public_images, metrics, thresholds or Thresholds())
         defense_name = short_name(defense) if isinstance(defense, str) else defender.name
         image_names = _image_names(names, *y.shape)
-        tuning = None if tune is None else tune.checked(task, original, y.shape[1], attacker)
+        tuning = None if tune is None else tune.checked(task, original, y.shape[1], attacker, protocol)
         estimation = from_robust if isinstance(from_robust, RobustEstimation) else None
         if estimation is None and checks.flag("from_robust", from_robust):
             estimation = RobustEstimation.for_device(x.device)
@@ -166,6 +177,7 @@ class Plan:
             tuning,
             images,
             estimation,
+            protocol,
         )
 
     def control(self) -> "Plan":
@@ -217,6 +229,7 @@ def _settings(plan: Plan) -> dict[str, object]:
         **({} if plan.attacker_images is None else {"attacker images": _attacker_settings(plan)}),
         **({} if plan.robust_estimation is None else {"from robust": asdict(plan.robust_estimation)}),
         "threat": asdict(plan.threat),
+        **({} if plan.protocol == Protocol() else {"protocol": asdict(plan.protocol)}),
         "model": {
             "name": model_name(task.model),
             "parameters": task.size,

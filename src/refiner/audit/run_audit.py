@@ -16,6 +16,7 @@ from refiner.attacks.base import resume_path
 from refiner.audit.control import as_control, conclude
 from refiner.audit.from_robust import RobustEstimation, estimate_from_robust, robust_state_file
 from refiner.audit.plan import Plan
+from refiner.audit.protocol import Protocol
 from refiner.audit.result import AuditResult
 from refiner.audit.result_records import Control, Seconds
 from refiner.audit.scoring import label_recovery
@@ -58,6 +59,7 @@ def audit(
     tune: Tuning | None = None,
     control: bool | AuditResult = True,
     from_robust: bool | RobustEstimation = False,
+    protocol: Protocol | None = None,
 ) -> AuditResult:
     """Measure how well an attack reconstructs the victims' images from the uploads of a defence.
 
@@ -94,6 +96,8 @@ def audit(
         from_robust: Whether to measure, too, what a network reaches from the robust data themselves, for a
             defence that makes any: about the best that an attack on their uploads can hope for. The network
             learns from `pool`. A `RobustEstimation` says how it is trained.
+        protocol: How many local steps an upload has, and how many clients the server sees as a sum; one of
+            each by default.
 
     Returns:
         Scores and verdicts of every image, their means with 95 % intervals, the reconstructions and all
@@ -131,6 +135,7 @@ def audit(
         deterministic=deterministic,
         tune=tune,
         from_robust=from_robust,
+        protocol=protocol,
     )
     undefended = _control(plan, control, chunk, state_file, on_progress)
     result = run_plan(plan, chunk=chunk, resume=state_file, on_progress=on_progress)
@@ -203,15 +208,27 @@ def _run_stages(plan: Plan, chunk: int | None, resume: Path | None, on_progress:
         labels=plan.threat.labels,
         seed=plan.seed + VICTIMS,
         chunk=chunk,
+        protocol=plan.protocol,
+        send_to=attack.send_to,
         on_progress=lambda done, total: on_progress("defence", done, total),
     )
     defended_at = time.perf_counter()
     cost = measure_upload_cost(
-        plan.task, plan.defense, plan.x, plan.y, observation.gradient, seed=plan.seed + VICTIMS, chunk=chunk
+        plan.task,
+        plan.defense,
+        plan.x,
+        plan.y,
+        observation.gradient,
+        seed=plan.seed + VICTIMS,
+        chunk=chunk,
+        protocol=plan.protocol,
+        send_to=attack.send_to,
     )
     measured_at = time.perf_counter()
     resumed = resume is not None and resume.exists()
-    simulate = simulator(plan.task, plan.defense, plan.attacker_images)
+    simulate = simulator(
+        plan.task, plan.defense, plan.attacker_images, protocol=plan.protocol, send_to=attack.send_to
+    )
     reconstruction = attack.reconstruct(
         observation,
         threat=plan.threat,
@@ -224,12 +241,14 @@ def _run_stages(plan: Plan, chunk: int | None, resume: Path | None, on_progress:
     )
     attacked_at = time.perf_counter()
     on_progress("metrics", 0, 1)
+    observed_y = plan.protocol.observed(plan.y)
     original = plan.scorer.original
     images = reconstruction.x.to(original)
     # What is not finite can't be scored: it is shown as grey, and counts as diverged.
     finite = images.isfinite().flatten(1).all(1)
+    diverged = reconstruction.diverged.to(finite.device) | ~finite
     images = torch.where(finite.view(-1, *[1] * (images.ndim - 1)), images, 0.5)
-    if batch > 1:
+    if images.shape[1] > 1:
         images = assign(images, original.view_as(images))
     images = images.flatten(0, 1)
     findings, means, candidates = plan.scorer.score(
@@ -240,9 +259,7 @@ def _run_stages(plan: Plan, chunk: int | None, resume: Path | None, on_progress:
         reached = estimate_from_robust(
             simulate,
             observation,
-            robust,
-            plan.x,
-            plan.y,
+            *map(plan.protocol.observed, (robust, plan.x, plan.y)),
             others=plan.scorer.public.candidates,
             settings=plan.robust_estimation,
             seed=plan.seed,
@@ -259,9 +276,9 @@ def _run_stages(plan: Plan, chunk: int | None, resume: Path | None, on_progress:
         means=means,
         verdict=judge_group([finding.verdict for finding in findings], plan.scorer.thresholds, victims),
         candidates=candidates,
-        label_recovery=None if plan.threat.labels else label_recovery(reconstruction.labels, plan.y),
-        objective=tuple(reconstruction.objective.tolist()),
-        diverged=tuple((reconstruction.diverged.to(finite.device) | ~finite).tolist()),
+        label_recovery=None if plan.threat.labels else label_recovery(reconstruction.labels, observed_y),
+        objective=tuple(reconstruction.objective.repeat_interleave(plan.protocol.summed_clients).tolist()),
+        diverged=tuple(diverged.repeat_interleave(plan.protocol.summed_clients).tolist()),
         original=to_pixels(original.cpu()),
         reconstruction=to_pixels(images.cpu()),
         robust=None if robust is None else to_pixels(robust.flatten(0, 1).float().cpu()),

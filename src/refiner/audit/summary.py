@@ -97,9 +97,22 @@ def verdict_note(results: Sequence[AuditResult]) -> str:
         [name for name, is_granted in threat.items() if is_granted] if isinstance(threat, Mapping) else []
     )
     names = {"public": "public images", "defense": "the defence without its secret"}
-    also = f", and is given {enumeration([names.get(name, name) for name in granted])}" if granted else ""
-    text += f". The attacker sees the upload, the model and the batch size{also}"
+    given = [names.get(name, name) for name in granted if name != "changed_model"]
+    also = f", and is given {enumeration(given)}" if given else ""
+    text += f". The attacker sees {_upload_text(result)}, the model and the batch size{also}"
+    if "changed_model" in granted:
+        text += "; it is the server, and may send clients a changed model"
     return f"{'; '.join([text, *_adaptations(results)])}."
+
+
+def _upload_text(result: AuditResult) -> str:
+    """Return what the attacker sees of a client, such as "the upload"."""
+    protocol = result.settings.get("protocol")
+    if not isinstance(protocol, Mapping):
+        return "the upload"
+    steps, clients = (protocol.get(name, 1) for name in ("local_steps", "summed_clients"))
+    what = "the upload" if clients == 1 else f"the mean of {clients} clients' uploads only"
+    return what if steps == 1 else f"{what} (after {steps} local steps)"
 
 
 def _adaptations(results: Sequence[AuditResult]) -> list[str]:

@@ -38,9 +38,17 @@ def tune_attack(
     attack = plan.attack
     assert isinstance(attack, MatchingAttack)
     x, y = tuning.x, tuning.y
-    truth = x.to(plan.scorer.original)
+    truth = plan.protocol.observed(x.to(plan.scorer.original))
     _, observation = uploads(
-        plan.task, plan.defense, x, y, labels=plan.threat.labels, seed=plan.seed + TUNING, chunk=chunk
+        plan.task,
+        plan.defense,
+        x,
+        y,
+        labels=plan.threat.labels,
+        seed=plan.seed + TUNING,
+        chunk=chunk,
+        protocol=plan.protocol,
+        send_to=attack.send_to,
     )
     grid = tuning.grid(attack)
     counts = list(dict.fromkeys(point.get("iterations") for point in grid))
@@ -68,8 +76,8 @@ def tune_attack(
             on_progress=show,
             deterministic=plan.deterministic,
         )
-        for settings, images in zip(points, torch.split(reconstruction.x.to(truth), len(x)), strict=True):
-            ordered = assign(images, truth) if x.shape[1] > 1 else images
+        for settings, images in zip(points, torch.split(reconstruction.x.to(truth), len(truth)), strict=True):
+            ordered = assign(images, truth) if truth.shape[1] > 1 else images
             score = float(psnr(ordered.flatten(0, 1), truth.flatten(0, 1)).mean())
             trials.append({**settings, "psnr": score})
     best = max(range(len(grid)), key=lambda i: trials[i]["psnr"])

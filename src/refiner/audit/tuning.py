@@ -8,6 +8,7 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.attacks import Attack, tunable
+from refiner.audit.protocol import Protocol
 from refiner.audit.public_images import without_victims
 from refiner.audit.victim_shapes import with_batch_axis
 from refiner.core.task import Task
@@ -91,7 +92,9 @@ class Tuning:
         values = self.values(attack)
         return tuple(dict(zip(values, point, strict=True)) for point in product(*values.values()))
 
-    def checked(self, task: Task, victims: Tensor, batch: int, attack: Attack) -> "Tuning":
+    def checked(
+        self, task: Task, victims: Tensor, batch: int, attack: Attack, protocol: Protocol
+    ) -> "Tuning":
         """Return a copy with a batch axis, checked for these victims.
 
         Args:
@@ -99,6 +102,7 @@ class Tuning:
             victims: The victims' images `[N, C, H, W]`.
             batch: The victims' batch size.
             attack: The attack to tune.
+            protocol: Local steps, and clients of a sum.
 
         Returns:
             The copy.
@@ -113,6 +117,7 @@ class Tuning:
         x, y = with_batch_axis(task, self.x, self.y, "tune.")
         if x.shape[1] != batch:
             raise DataError(field="tune.x", value=x, expected=f"batches of {batch}, as the victims have")
+        protocol.observations(*y.shape)
         flat = check_images("tune.x", x.flatten(0, 1).to(victims))
         if len(without_victims(flat, victims)) < len(flat):
             raise DataError("tune: contains a victim, expected other images", field="tune")

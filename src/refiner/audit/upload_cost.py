@@ -7,9 +7,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from refiner.attacks import Observation
+from refiner.audit.protocol import Protocol
 from refiner.audit.result_records import UploadCost
-from refiner.audit.uploads import victims_per_call
+from refiner.audit.uploads import FEDSGD, uploads, victims_per_call
 from refiner.core.task import Task
 from refiner.defenses import Defense, NoDefense
 
@@ -27,6 +27,8 @@ def measure_upload_cost(
     *,
     seed: int,
     chunk: int | None = None,
+    protocol: Protocol = FEDSGD,
+    send_to: Callable[[Task, int], None] = lambda task, client: None,
 ) -> UploadCost:
     """Return how far uploads are from the real gradients, and how long the first client's takes.
 
@@ -35,9 +37,11 @@ def measure_upload_cost(
         defense: The defence that made the uploads.
         x: Inputs `[V, B, *input]`.
         y: Labels `[V, B]`.
-        uploaded: The uploads `[V, N]` as the server sees them.
+        uploaded: What the server sees of them, `[V, N]` or the means of several clients.
         seed: The seed of the defence's noise.
         chunk: Number of clients whose gradients are computed at a time; None chooses it.
+        protocol: Local steps, and clients of a sum.
+        send_to: As in `uploads`.
 
     Returns:
         The cost, at the batch size of `x`.
@@ -51,11 +55,13 @@ def measure_upload_cost(
     """
     undefended = NoDefense()
     errors = []
-    step = victims_per_call(x.shape[1], chunk)
-    for first in range(0, len(x), step):
-        rows = slice(first, first + step)
-        real = Observation.of(task, undefended.protect(task, x[rows], y[rows], seed=seed)).gradient
-        distance = (uploaded[rows] - real).norm(dim=1)
+    step = victims_per_call(protocol.observations(*y.shape)[1], chunk)
+    for first in range(0, len(uploaded), step):
+        rows = slice(protocol.summed_clients * first, protocol.summed_clients * (first + step))
+        real = uploads(
+            task, undefended, x[rows], y[rows], labels=False, seed=seed, protocol=protocol, send_to=send_to
+        )[1].gradient
+        distance = (uploaded[first : first + step] - real).norm(dim=1)
         # A client whose gradient is zero, and whose upload is zero too, has no error.
         errors.append(torch.where(distance == 0, 0.0, distance / real.norm(dim=1)))
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -9,12 +10,16 @@ from torch import Tensor
 from refiner import checks
 from refiner.attacks import Observation, SimulatedUploads, Simulator
 from refiner.audit.attacker_images import AttackerImages
+from refiner.audit.local_update import local_update
+from refiner.audit.protocol import Protocol
 from refiner.audit.seeds import SIMULATION
 from refiner.core.task import Task
 from refiner.defenses import Defense
 
 # Number of samples that are protected at a time.
 _SAMPLES_PER_CALL = 256
+FEDSGD = Protocol()
+"""One gradient for each client."""
 
 
 def uploads(
@@ -26,6 +31,8 @@ def uploads(
     labels: bool,
     seed: int,
     chunk: int | None = None,
+    protocol: Protocol = FEDSGD,
+    send_to: Callable[[Task, int], None] = lambda task, client: None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Tensor | None, Observation]:
     """The robust data of all victims, None if the defence crafts none, and what the server observes.
@@ -38,28 +45,50 @@ def uploads(
         labels: Whether the observation includes the labels.
         seed: The seed of the defence's noise.
         chunk: Number of victims protected at a time; None chooses it.
+        protocol: Local steps, and clients of a sum.
+        send_to: Called before the uploads of the clients with a certain number in their sums: the server may
+            change their model (see `Attack.send_to`).
         on_progress: Called with the number of victims done and their total.
 
     >>> from refiner.defenses import NoDefense
     >>> from refiner.models import LeNet
-    >>> x, y = torch.rand(3, 1, 3, 32, 32), torch.zeros(3, 1, dtype=torch.long)
+    >>> x, y = torch.rand(4, 1, 3, 32, 32), torch.zeros(4, 1, dtype=torch.long)
     >>> task = Task(LeNet(), example=x[0])
-    >>> uploads(task, NoDefense(), x, y, labels=False, seed=0, chunk=2)[1].victims
-    3
+    >>> uploads(task, NoDefense(), x, y, labels=False, seed=0, chunk=3)[1].victims
+    4
+    >>> uploads(task, NoDefense(), x, y, labels=False, seed=0, protocol=Protocol(summed_clients=2))[1].samples
+    2
     """
+    observations, samples = protocol.observations(len(x), x.shape[1])
     step = victims_per_call(x.shape[1], chunk)
-    robust, observations = [], []
-    for first in range(0, len(x), step):
-        on_progress(first, len(x))
-        rows = slice(first, first + step)
-        protection = defense.protection(task, x[rows], y[rows], seed=seed, first_victim=first)
-        if protection.robust is not None:
-            robust.append(protection.robust)
-        observations.append(Observation.of(task, protection.update, labels=y[rows] if labels else None))
+    protect = partial(local_update, task, defense, steps=protocol.local_steps, lr=protocol.lr, seed=seed)
+    robust: list[list[Tensor]] = []
+    total, like = None, None
+    for client in range(protocol.summed_clients):
+        send_to(task, client)
+        # A client of every sum.
+        own_x, own_y = x[client :: protocol.summed_clients], y[client :: protocol.summed_clients]
+        gradients = []
+        robust.append([])
+        for first in range(0, observations, step):
+            on_progress(client * observations + first, len(x))
+            rows = slice(first, first + step)
+            update = protect(own_x[rows], own_y[rows], first_victim=client * observations + first)
+            if update.robust is not None:
+                robust[-1].append(update.robust)
+            like = like or update.observation
+            gradients.append(update.observation.gradient)
+        total = torch.cat(gradients) if total is None else total.add_(torch.cat(gradients))
+    send_to(task, 0)
     on_progress(len(x), len(x))
-    gradient = torch.cat([observation.gradient for observation in observations])
-    observation = replace(observations[0], gradient=gradient, labels=y if labels else None)
-    return (torch.cat(robust) if robust else None), observation
+    assert total is not None and like is not None
+    gradient = total / protocol.summed_clients
+    observation = replace(
+        like, gradient=gradient, samples=samples, labels=protocol.observed(y) if labels else None
+    )
+    if not robust[0]:
+        return None, observation
+    return torch.stack([torch.cat(own) for own in robust], dim=1).flatten(0, 1), observation
 
 
 def victims_per_call(batch: int, chunk: int | None = None) -> int:
@@ -71,7 +100,14 @@ def victims_per_call(batch: int, chunk: int | None = None) -> int:
     return max(1, _SAMPLES_PER_CALL // batch) if chunk is None else checks.integer("chunk", chunk, 1)
 
 
-def simulator(task: Task, defense: Defense, images: AttackerImages | None) -> Simulator | None:
+def simulator(
+    task: Task,
+    defense: Defense,
+    images: AttackerImages | None,
+    *,
+    protocol: Protocol = FEDSGD,
+    send_to: Callable[[Task, int], None] = lambda task, client: None,
+) -> Simulator | None:
     """Return the defence as an attacker runs it on public images; None if there are no images.
 
     All noise comes from seeds, also that of a defence that has a client's secret: the attacker never has it.
@@ -81,6 +117,8 @@ def simulator(task: Task, defense: Defense, images: AttackerImages | None) -> Si
         task: The model and its loss.
         defense: The victims' defence.
         images: The attacker's images.
+        protocol: Local steps, and clients of a sum.
+        send_to: As in `uploads`.
 
     >>> from refiner.defenses import NoDefense
     >>> from refiner.models import LeNet
@@ -96,8 +134,10 @@ def simulator(task: Task, defense: Defense, images: AttackerImages | None) -> Si
     def protect(x: Tensor, y: Tensor, seed: int) -> SimulatedUploads:
         like = next(iter(task.parameters().values()))
         own_seed = SIMULATION + checks.integer("seed", seed, 0)
-        x, y = x.to(like), y.to(like.device)
-        robust, observation = uploads(task, defense, x, y, labels=False, seed=own_seed)
-        return SimulatedUploads([observation.gradient], robust)
+        x, y = protocol.by_client(x.to(like)), protocol.by_client(y.to(like.device))
+        robust, observation = uploads(
+            task, defense, x, y, labels=False, seed=own_seed, protocol=protocol, send_to=send_to
+        )
+        return SimulatedUploads([observation.gradient], None if robust is None else protocol.observed(robust))
 
     return Simulator(images.images, images.labels, protect)

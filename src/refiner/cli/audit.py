@@ -62,6 +62,18 @@ def audit(
     ] = None,
     victims: Annotated[int, typer.Option(help="Number of clients.")] = 16,
     batch: Annotated[int, typer.Option(help="Images in each client's batch.")] = 1,
+    local_steps: Annotated[
+        int,
+        typer.Option(
+            help="FedAvg: local steps of a client, each with its part of the batch. The attacker sees their "
+            "sum."
+        ),
+    ] = 1,
+    lr: Annotated[float, typer.Option(help="Learning rate of the local steps.")] = 0.01,
+    summed_clients: Annotated[
+        int,
+        typer.Option(help="Secure aggregation: the attacker sees the mean of so many clients' uploads only."),
+    ] = 1,
     iterations: Annotated[
         int | None, typer.Option(help="Iterations of every attack that iterates. Default: its own.")
     ] = None,
@@ -130,7 +142,7 @@ def audit(
         import torch
 
         from refiner.attacks import Attack, attack_with_iterations, tunable
-        from refiner.audit import Plan, Tuning, load_victims, write_report
+        from refiner.audit import Plan, Protocol, Tuning, load_victims, write_report
         from refiner.audit.auto_attacks import AUTO
         from refiner.cli.audit_steps import choose_attacks, report_pmm, run_plans, threat_model
         from refiner.cli.audit_table import print_results, results_record
@@ -173,7 +185,10 @@ def audit(
             raise DataError(field="target", value=target, problem="only a table has one: --data csv:FILE")
         # Before anything else runs on the GPU, since its first operations fix the available algorithms.
         with deterministic_algorithms(deterministic, torch_device):
-            threat = threat_model(grant or (), deny or ())
+            threat, protocol = (
+                threat_model(grant or (), deny or ()),
+                Protocol(local_steps, lr, summed_clients),
+            )
             names = dict.fromkeys(attack or (AUTO,))
             attacks = [attack_with_iterations(name, iterations) for name in names if name != AUTO]
             learns = (from_robust or AUTO in names) or any(
@@ -226,6 +241,7 @@ def audit(
                     deterministic=deterministic,
                     tune=tune if tunable(attacker) or (not any(map(tunable, attacks)) and attacks) else None,
                     from_robust=from_robust,
+                    protocol=protocol,
                 )
 
             if AUTO in names:

@@ -13,8 +13,13 @@ ATTACKS = (
     "analytic",
     "learned",
     "denoiser",
+    "adaptive",
+    "imprint",
+    "loki",
+    "trap-weights",
+    "spear",
 )
-CAPABILITIES = ("labels", "statistics", "generator", "public", "defense")
+CAPABILITIES = ("labels", "statistics", "generator", "public", "defense", "changed_model")
 DATASETS = (
     "cifar10",
     "cifar100",

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from refiner.core.flat_parameters import get_parameters, set_parameters
 from refiner.core.task import Task
 from refiner.core.update import Update
 from refiner.defenses.base import Defense
@@ -219,19 +220,6 @@ class LocalClients:
             indices = indices.pin_memory()
         indices = indices.to(self.images.device, non_blocking=True)
         return indices, self.images[indices].to(self._like.dtype) / 255, self.labels[indices]
-
-
-def set_parameters(task: Task, flat: Tensor) -> None:
-    """Copy the parameters `flat [N]` into the model of `task`."""
-    parameters = list(task.parameters().values())
-    pieces = torch.split(flat, [parameter.numel() for parameter in parameters])
-    views = [piece.view_as(parameter) for piece, parameter in zip(pieces, parameters, strict=True)]
-    torch._foreach_copy_(parameters, views)
-
-
-def get_parameters(task: Task) -> Tensor:
-    """The parameters of the model of `task` as one tensor `[N]`."""
-    return torch.cat([parameter.flatten() for parameter in task.parameters().values()])
 
 
 def weighted_mean(updates: Tensor, samples: Sequence[int]) -> Tensor:

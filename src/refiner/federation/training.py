@@ -8,13 +8,14 @@ from typing import Protocol
 from torch import Tensor
 
 from refiner.checkpoint import read_checkpoint, select_prefix, write_checkpoint
+from refiner.core.flat_parameters import get_parameters, set_parameters
 from refiner.core.task import Task
 from refiner.data.image_dataset import ImageDataset
 from refiner.defenses.base import Defense
 from refiner.errors import ProtectionError
 from refiner.federation.evaluation import evaluate, update_running_statistics
 from refiner.federation.federated_settings import FederatedSettings
-from refiner.federation.local import LocalClients, get_parameters, set_parameters
+from refiner.federation.local import LocalClients
 from refiner.federation.schedule import Schedule
 from refiner.federation.server import FedAvg, Server
 from refiner.federation.training_log import Evaluation, append_to_log, read_log

@@ -129,7 +129,8 @@ def model_name(model: nn.Module) -> str:
     """
     if isinstance(model, Normalized):
         return f"{model_name(model.model)} on normalised inputs"
-    return type(model).__name__
+    name = getattr(model, "display_name", None)
+    return name if isinstance(name, str) else type(model).__name__
 
 
 def _numbers(field: str, values: object, low: float, above: bool) -> list[float]:

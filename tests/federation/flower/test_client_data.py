@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from refiner import Task
+from refiner.core.flat_parameters import get_parameters
 from refiner.data import load_sample
 from refiner.errors import DataError, SettingError
 from refiner.federation import Experiment, FederatedSettings
@@ -19,7 +20,6 @@ from refiner.federation.flower.client_data import load_client_data
 from refiner.federation.flower.client_settings import ClientSettings
 from refiner.federation.flower.messages import TrainInstructions
 from refiner.federation.flower.run_config import RunConfig
-from refiner.federation.local import get_parameters
 from refiner.models import LeNet
 
 CLASSES = ["cat", "dog", "fox"]

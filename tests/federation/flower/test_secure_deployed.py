@@ -19,13 +19,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from refiner import Task
+from refiner.core.flat_parameters import get_parameters
 from refiner.federation import CheckpointConfig, Experiment, FederatedSettings
 from refiner.federation.flower.aggregation import Secure, make_aggregation
 from refiner.federation.flower.client import make_update
 from refiner.federation.flower.client_settings import ClientSettings
 from refiner.federation.flower.engine import follow_run
 from refiner.federation.flower.messages import TrainInstructions
-from refiner.federation.local import get_parameters, weighted_mean
+from refiner.federation.local import weighted_mean
 from refiner.federation.schedule import derive_seed
 from refiner.models import make_model
 

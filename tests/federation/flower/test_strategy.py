@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from refiner import Task
+from refiner.core.flat_parameters import get_parameters, set_parameters
 from refiner.errors import DataError, ProtectionError, SettingError
 from refiner.federation import Experiment, FederatedSettings, run_experiment
 from refiner.federation.flower import node_tracker, server
@@ -27,7 +28,7 @@ from refiner.federation.flower.node_tracker import NodeTracker
 from refiner.federation.flower.run_config import RunConfig
 from refiner.federation.flower.server import RemoteClients
 from refiner.federation.flower.strategy import MeanUpdate
-from refiner.federation.local import get_parameters, set_parameters, weighted_mean
+from refiner.federation.local import weighted_mean
 from refiner.federation.schedule import derive_seed
 from refiner.models import LeNet, make_model
 

@@ -15,6 +15,7 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.typing import Mod
 from torch import Tensor
 
+from refiner.core.flat_parameters import set_parameters
 from refiner.core.task import Task
 from refiner.data.partition import make_partition
 from refiner.defenses import make_defense
@@ -38,7 +39,7 @@ from refiner.federation.flower.messages import (
     update_content,
 )
 from refiner.federation.flower.secure_client import SecureParticipant
-from refiner.federation.local import LocalClients, set_parameters
+from refiner.federation.local import LocalClients
 from refiner.federation.schedule import Schedule, derive_seed
 from refiner.federation.secure import AggregationError
 from refiner.models import make_model

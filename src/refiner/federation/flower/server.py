@@ -13,6 +13,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
+from refiner.core.flat_parameters import get_parameters
 from refiner.core.task import Task
 from refiner.errors import DataError, RefinerError, SettingError
 from refiner.federation.experiment import Experiment, run_experiment
@@ -24,7 +25,6 @@ from refiner.federation.flower.round_result import RoundResult, too_few_replies
 from refiner.federation.flower.run_config import RunConfig, read_server_settings
 from refiner.federation.flower.secure_server import Exchange, SecureRounds
 from refiner.federation.flower.strategy import MeanUpdate
-from refiner.federation.local import get_parameters
 from refiner.federation.secure import AggregationError, SpoiledSum
 from refiner.federation.training import Clients
 from refiner.files import write_atomically

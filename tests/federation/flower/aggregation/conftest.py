@@ -21,6 +21,7 @@ else:
     from flwr.app.metadata import Metadata
 
     from refiner import Task
+    from refiner.core.flat_parameters import get_parameters
     from refiner.federation import Experiment, FederatedSettings
     from refiner.federation.flower.aggregation import Secure, make_aggregation, session_name
     from refiner.federation.flower.app_files import write_clients, write_identities
@@ -30,7 +31,7 @@ else:
     from refiner.federation.flower.messages import TrainInstructions
     from refiner.federation.flower.secure_messages import StepRequest
     from refiner.federation.flower.secure_server import SecureRounds
-    from refiner.federation.local import get_parameters, weighted_mean
+    from refiner.federation.local import weighted_mean
     from refiner.models import MLP, MODELS
 
     Change = Callable[[str, int, RecordDict], RecordDict | None]

@@ -1,0 +1,267 @@
+"""SPEAR: exact inversion of a batch from the gradient of a fully connected first layer with ReLU."""
+
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from refiner import checks
+from refiner.attacks.analytic import first_linear_layer
+from refiner.attacks.base import Attack, Reconstruction, RunOptions
+from refiner.attacks.features import layer_gradient
+from refiner.attacks.label_inference import infer_labels
+from refiner.attacks.observation import Observation
+from refiner.attacks.threat_model import ThreatModel
+from refiner.core.task import Task
+from refiner.errors import DataError
+
+# Starts that are followed in one call, and for how many iterations.
+_STARTS_PER_CALL, _ITERATIONS = 256, 40
+# What counts as small at first, in terms of the root mean square; it decreases.
+_FIRST_SMOOTHING = 0.3
+# A unit is inactive for a sample if the cosine of its row and the sample's direction is below this.
+_ZERO = 1e-4
+# Rows of the gradient that are smaller than this part of the largest are of units inactive for all samples.
+_DEAD = 1e-6
+# A direction is new if it is so far from the span of the others.
+_INDEPENDENT = 1e-3
+# A sample is confirmed if so many units are active for it just where they have a gradient.
+_AGREEMENT = 0.98
+
+
+class _Layer(NamedTuple):
+    """The first layer for one victim, in float64."""
+
+    weight: Tensor
+    bias: Tensor
+    gw: Tensor
+    gb: Tensor
+
+    @property
+    def alive(self) -> Tensor:
+        """The units with a gradient `[units]`."""
+        length: Tensor = self.gw.norm(dim=1)
+        return length > _DEAD * float(length.amax())
+
+
+class _Solution(NamedTuple):
+    """Estimates of a batch."""
+
+    x: Tensor
+    error: float
+    """The share of gW that they do not explain."""
+    confirmed: int
+    """How many of them activate just the units that have a gradient for them."""
+
+
+@dataclass(frozen=True)
+class Spear(Attack):
+    """Reads whole batches off an honest model that starts with a fully connected layer and a ReLU.
+
+    The layer's gradient is gW = Δ X with Δ `[units, B]`, of rank B. Any factorisation gW = L R of that rank
+    gives X = Q⁻¹ R and Δ = L Q for an unknown Q `[B, B]`. As a ReLU is inactive for about half of the
+    samples, Δ is sparse, and Q's columns are vectors q for which L q has many zeros. Dimitrov et al. guess
+    them from random sets of rows; here reweighted least squares finds them from random starts. gb = Δ 1
+    then gives their lengths. Batches of up to about 8 come back exactly. Larger ones need more starts, and
+    samples of one class are hard to separate in an untrained model of one hidden layer, whose Δ they share.
+
+    >>> from refiner import NoDefense
+    >>> from refiner.models import MLP
+    >>> x, y = torch.rand(2, 4, 3, 8, 8), torch.tensor([[7, 0, 4, 1], [2, 3, 2, 9]])
+    >>> task = Task(MLP(input_shape=(3, 8, 8), activation="relu"), example=x[0])
+    >>> found = Spear().reconstruct(Observation.of(task, NoDefense().protect(task, x, y))).x
+    >>> bool((found[:, None] - x[:, :, None]).abs().flatten(3).amax(3).amin(2).max() < 1e-3)
+    True
+    """
+
+    name: ClassVar[str] = "spear"
+    reference: ClassVar[str] = (
+        "Dimitrov, Baader, Müller and Vechev, SPEAR: Exact Gradient Inversion of Batches in Federated "
+        "Learning, NeurIPS 2024"
+    )
+
+    starts: int = 4096
+    """The most random starts for each client."""
+    input_range: tuple[float, float] = (0.0, 1.0)
+    """The range to which reconstructions are clipped."""
+
+    def __post_init__(self) -> None:
+        checks.integer("starts", self.starts, 1)
+
+    def check(self, task: Task) -> None:
+        """Raise unless the model starts with a fully connected layer on the input and has ReLUs.
+
+        Args:
+            task: The model and its loss.
+
+        Raises:
+            DataError: The model has another structure.
+        """
+        first_linear_layer(task, self.name)
+        if not any(isinstance(module, nn.ReLU) for module in task.modules()):
+            raise DataError(
+                field="model",
+                value=type(task.model).__name__,
+                expected="a ReLU after its first layer, as in mlp:activation=relu",
+            )
+
+    def run(
+        self, observations: list[Observation], threat: ThreatModel, options: RunOptions
+    ) -> Reconstruction:
+        """Reconstruct the batches.
+
+        Args:
+            observations: One upload of every victim; of several the first is used.
+            threat: The capabilities granted.
+            options: The seed of the starts, and the progress.
+
+        Returns:
+            The batches. The objective is the share of the gradient that the samples do not explain. A victim
+            has diverged if some of its samples, put into the model, activate other units than those that
+            have a gradient for them.
+
+        Raises:
+            DataError: The model has another structure, or the batch is larger than the layer.
+        """
+        start = time.perf_counter()
+        first = observations[0]
+        layer = first_linear_layer(first.task, self.name)
+        weight, bias = layer_gradient(first.task, first.gradient, layer)
+        if first.samples > min(weight.shape[1:]):
+            raise DataError(
+                field="batch",
+                value=first.samples,
+                expected=f"at most {min(weight.shape[1:])}, the layer's width",
+            )
+        generator = torch.Generator().manual_seed(options.seed)
+        matrix, offset = (first.parameters[name].double() for name in (layer.weight, layer.bias))
+        solved = []
+        for number, (gw, gb) in enumerate(zip(weight.double(), bias.double(), strict=True)):
+            options.on_progress(number, len(weight))
+            solved.append(self._solve(_Layer(matrix, offset, gw, gb), first.samples, generator))
+        options.on_progress(len(weight), len(weight))
+        low, high = self.input_range
+        x = torch.stack([solution.x for solution in solved]).to(weight).clamp(low, high)
+        x = x.view(-1, first.samples, *first.task.input_shape)
+        objective = torch.tensor([solution.error for solution in solved], device=x.device)
+        failed = torch.tensor([s.confirmed < first.samples for s in solved], device=x.device)
+        granted = first.labels
+        labels = granted if threat.labels and granted is not None else infer_labels(*observations)
+        return Reconstruction(x, labels.to(x.device), objective, failed, time.perf_counter() - start)
+
+    def _solve(self, layer: _Layer, samples: int, generator: torch.Generator) -> "_Solution":
+        """The samples of one victim: exact, or the estimate with the most samples that fit their gradient."""
+        low, high = self.input_range
+        best = _Solution(layer.gw.new_full((samples, layer.gw.shape[1]), (low + high) / 2), 1.0, 0)
+        left, singular, right = torch.linalg.svd(layer.gw, full_matrices=False)
+        if not bool(singular[samples - 1] > _DEAD * singular[0]):
+            return best  # of lower rank: some samples have no gradient of their own
+        # The columns of L are orthonormal, so that a random start favours no sample.
+        factor, rows = left[:, :samples], singular[:samples, None] * right[:samples]
+        for directions in self._directions(factor, samples, generator):
+            chosen = _independent(directions, samples)
+            if len(chosen) == samples:
+                best = max(
+                    best, _improved(layer, factor, rows, directions, chosen), key=lambda s: s.confirmed
+                )
+            if best.confirmed == samples:
+                break
+        return best
+
+    def _directions(self, factor: Tensor, samples: int, generator: torch.Generator) -> Iterator[Tensor]:
+        """Guesses of Q's columns as rows, those with the most zeros first; each time from more starts."""
+        if samples == 1:
+            yield factor.new_ones(1, 1)
+            return
+        length = factor.norm(dim=1, keepdim=True)
+        alive = length[:, 0] > _DEAD * length.amax()
+        factor, directions = factor[alive], (factor / length)[alive]
+        found, zeros = factor.new_empty(0, samples), torch.empty(0, device=factor.device)
+        for first in range(0, self.starts, _STARTS_PER_CALL):
+            count = min(_STARTS_PER_CALL, self.starts - first)
+            start = torch.randn(count, samples, generator=generator, dtype=torch.float64)
+            guesses = _sparse_vectors(factor, start.to(factor))
+            inactive = ((guesses @ directions.T).abs() < _ZERO).sum(1)
+            found, zeros = torch.cat([found, guesses]), torch.cat([zeros, inactive])
+            order = zeros.argsort(descending=True, stable=True)
+            found, zeros = _distinct(found[order], zeros[order])
+            yield found
+
+
+def _sparse_vectors(factor: Tensor, start: Tensor) -> Tensor:
+    """Unit vectors q `[S, B]` near `start` for which L q has many zeros, by reweighted least squares."""
+    vectors: Tensor = start / start.norm(dim=1, keepdim=True)
+    products = (factor[:, :, None] * factor[:, None]).flatten(1)
+    smoothing = _FIRST_SMOOTHING
+    for _ in range(_ITERATIONS):
+        values = (vectors @ factor.T).square()
+        weights = 1 / (values + smoothing**2 * values.mean(1, keepdim=True))
+        matrices = (weights @ products).view(-1, *2 * factor.shape[1:])
+        eigenvectors: Tensor = torch.linalg.eigh(matrices).eigenvectors
+        vectors = eigenvectors[:, :, 0]
+        smoothing = max(0.8 * smoothing, 1e-4)
+    return vectors
+
+
+def _distinct(vectors: Tensor, zeros: Tensor) -> tuple[Tensor, Tensor]:
+    """Vectors without those that equal an earlier one up to the sign."""
+    earlier = ((vectors @ vectors.T).abs() > 1 - 1e-6).tril(-1).any(1)
+    return vectors[~earlier], zeros[~earlier]
+
+
+def _independent(vectors: Tensor, count: int, without: Collection[int] = ()) -> list[int]:
+    """The numbers of the first `count` vectors that are linearly independent of those before them."""
+    chosen: list[int] = []
+    basis = vectors.new_empty(0, vectors.shape[1])
+    for number, vector in enumerate(vectors):
+        if len(chosen) == count:
+            break
+        rest = vector - basis.T @ (basis @ vector)
+        if number not in without and float(rest.norm()) > _INDEPENDENT:
+            basis = torch.cat([basis, (rest / rest.norm())[None]])
+            chosen.append(number)
+    return chosen
+
+
+def _improved(
+    layer: _Layer, factor: Tensor, rows: Tensor, directions: Tensor, chosen: list[int]
+) -> _Solution:
+    """The solution of these directions, or of others with more samples that fit their gradient.
+
+    The difference of two samples of one class can have more zeros than either, and is exchanged here.
+    """
+    samples, banned = len(chosen), set[int]()
+    best, fits = _solution(layer, factor, rows, directions[chosen])
+    while best.confirmed < samples:
+        trials = []
+        for number in (chosen[i] for i in range(samples) if not fits[i]):
+            other = _independent(directions, samples, banned | {number})
+            if len(other) == samples:
+                trials.append((*_solution(layer, factor, rows, directions[other]), other, number))
+        better = max(trials, key=lambda trial: trial[0].confirmed, default=None)
+        if better is None or better[0].confirmed <= best.confirmed:
+            break
+        best, fits, chosen, number = better
+        banned.add(number)
+    return best
+
+
+def _solution(
+    layer: _Layer, factor: Tensor, rows: Tensor, directions: Tensor
+) -> tuple[_Solution, list[bool]]:
+    """The samples for estimates of Q's columns, and which of them fit their gradient."""
+    # Δ = L Q diag(s) and gb = Δ 1: the lengths s solve L Q s = gb.
+    lengths = torch.linalg.lstsq(factor @ directions.T, layer.gb[:, None]).solution[:, 0]
+    mixing = directions.T * lengths
+    x = torch.linalg.lstsq(mixing, rows).solution.nan_to_num(0.0)
+    delta = factor @ mixing
+    error = float((delta @ x - layer.gw).norm() / layer.gw.norm())
+    # The server knows the weights: a unit has a gradient for exactly the samples for which it is active.
+    active = x @ layer.weight.T + layer.bias > 0
+    has_gradient = (delta.abs() > _ZERO * delta.abs().amax(0)).T
+    agreement = ((active == has_gradient) | ~layer.alive).double().mean(1)
+    fits = (agreement > _AGREEMENT).tolist()
+    return _Solution(x, error, sum(fits)), fits

@@ -1,0 +1,106 @@
+"""What clients upload after one or several local steps, each protected by the defence."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from refiner.attacks import Observation
+from refiner.core.flat_parameters import get_parameters, set_parameters
+from refiner.core.task import Task
+from refiner.defenses import Defense
+
+# Parameters, over all clients, that are changed in one call; with more, one client follows another.
+_MAX_PARAMETERS = 2**26
+# Added to the seed of every further step, so that no two draw the same noise.
+_STEP_SEED = 2**40
+
+
+class LocalUpdate(NamedTuple):
+    """The uploads of V clients."""
+
+    robust: Tensor | None
+    """The robust data `[V, B, *input]`, if the defence makes any."""
+    observation: Observation
+    """The uploads as the server sees them."""
+
+
+def local_update(
+    task: Task,
+    defense: Defense,
+    x: Tensor,
+    y: Tensor,
+    *,
+    steps: int,
+    lr: float,
+    seed: int,
+    first_victim: int,
+) -> LocalUpdate:
+    """Return the sum of the protected gradients of every client's local steps.
+
+    Args:
+        task: The model and its loss; all clients start with it.
+        defense: The defence of every step.
+        x: Inputs `[V, B, *input]`; the first B / steps are those of the first step.
+        y: Labels `[V, B]`.
+        steps: Steps of SGD, a divisor of B.
+        lr: Their learning rate.
+        seed: The seed of the defence's noise.
+        first_victim: The number of the first client, for the noise.
+
+    Returns:
+        The uploads. For one step it is the client's gradient.
+    """
+    if steps == 1:
+        protection = defense.protection(task, x, y, seed=seed, first_victim=first_victim)
+        return LocalUpdate(protection.robust, Observation.of(task, protection.update))
+    together = defense.supports_models_per_victim and len(x) * task.size <= _MAX_PARAMETERS
+    if len(x) > 1 and not together:
+        parts = [
+            local_update(
+                task,
+                defense,
+                x[i : i + 1],
+                y[i : i + 1],
+                steps=steps,
+                lr=lr,
+                seed=seed,
+                first_victim=first_victim + i,
+            )
+            for i in range(len(x))
+        ]
+        robust = [part.robust for part in parts if part.robust is not None]
+        return LocalUpdate(torch.cat(robust) if robust else None, _joined([p.observation for p in parts]))
+    before = get_parameters(task)
+    total = before.new_zeros(len(x), len(before))
+    observation, robust = None, []
+    try:
+        for number, (part_x, part_y) in enumerate(zip(x.chunk(steps, 1), y.chunk(steps, 1), strict=True)):
+            own = task
+            if number and together:
+                own = task.with_models(before - lr * total)
+            elif number:
+                set_parameters(task, (before - lr * total)[0])
+            protection = defense.protection(
+                own, part_x, part_y, seed=seed + number * _STEP_SEED, first_victim=first_victim
+            )
+            if number == 0:
+                observation = Observation.of(task, protection.update)
+            total += protection.update.flat()
+            if protection.robust is not None:
+                robust.append(protection.robust)
+    finally:
+        set_parameters(task, before)
+    assert observation is not None
+    return LocalUpdate(
+        torch.cat(robust, dim=1) if robust else None, _with_gradient(observation, total, x.shape[1])
+    )
+
+
+def _joined(observations: list[Observation]) -> Observation:
+    gradient = torch.cat([observation.gradient for observation in observations])
+    return _with_gradient(observations[0], gradient, observations[0].samples)
+
+
+def _with_gradient(like: Observation, gradient: Tensor, samples: int) -> Observation:
+    return Observation(like.task, like.parameters, gradient, samples, None, like.statistics)
