@@ -156,11 +156,12 @@ class Spear(Attack):
         """The samples of one victim: exact, or the estimate with the most samples that fit their gradient."""
         low, high = self.input_range
         best = _Solution(layer.gw.new_full((samples, layer.gw.shape[1]), (low + high) / 2), 1.0, 0)
-        left, singular, right = torch.linalg.svd(layer.gw, full_matrices=False)
-        if not bool(singular[samples - 1] > _DEAD * singular[0]):
-            return best  # of lower rank: some samples have no gradient of their own
         # The columns of L are orthonormal, so that a random start favours no sample.
-        factor, rows = left[:, :samples], singular[:samples, None] * right[:samples]
+        squares, vectors = torch.linalg.eigh(layer.gw @ layer.gw.T)
+        if not bool(squares[-samples] > _DEAD**2 * squares[-1]):
+            return best  # of lower rank: some samples have no gradient of their own
+        factor = vectors[:, -samples:]
+        rows = factor.T @ layer.gw
         for directions in self._directions(factor, samples, generator):
             chosen = _independent(directions, samples)
             if len(chosen) == samples:
