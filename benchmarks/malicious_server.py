@@ -45,6 +45,7 @@ SETTINGS = {
 }
 DEFENSES = [
     "none",
+    "dp-gaussian:magnitude=1e-3,clip=1",
     "dp-gaussian:magnitude=1e-2,clip=1",
     "dp-gaussian:magnitude=1e-1,clip=none",
     "pruning:rate=0.99",

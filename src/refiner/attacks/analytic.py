@@ -10,7 +10,7 @@ from torch import Tensor
 
 from refiner.attacks.base import Attack, Reconstruction, RunOptions
 from refiner.attacks.features import LinearLayer, layer_gradient, linear_layers
-from refiner.attacks.label_inference import infer_labels
+from refiner.attacks.label_inference import known_labels
 from refiner.attacks.observation import Observation
 from refiner.attacks.threat_model import ThreatModel
 from refiner.core.module_inputs import module_input
@@ -80,8 +80,7 @@ class AnalyticReconstruction(Attack):
                 value=first.samples,
                 expected=f"1: of more samples {self.name} would return a weighted mean",
             )
-        granted = first.labels
-        labels = granted if threat.labels and granted is not None else infer_labels(*observations)
+        labels = known_labels(observations, threat)
         with tensor_float32(False), torch.no_grad():
             parts = [layer_gradient(o.task, o.gradient, layer) for o in observations]
             weight, bias = (torch.cat(column, dim=1) for column in zip(*parts, strict=True))

@@ -144,24 +144,3 @@ def put_in_front(task: Task, front: nn.Module) -> Task:
             value=type(task.model).__name__,
             problem=f"nothing can be put in front of it: {error}",
         ) from error
-
-
-def front_of(task: Task, kind: type[nn.Module], attack: str) -> nn.Module:
-    """The module that an attack put in front of the model.
-
-    Args:
-        task: The task of an observation.
-        kind: The class of the attack's modules.
-        attack: The attack's name.
-
-    Raises:
-        DataError: The uploads were made with another model.
-    """
-    front = getattr(task.model, "front", None)
-    if not isinstance(front, kind):
-        raise DataError(
-            field="model",
-            value=type(task.model).__name__,
-            expected=f"the model that {attack} sends, of its changed_task",
-        )
-    return front

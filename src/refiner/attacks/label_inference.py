@@ -1,9 +1,12 @@
 """Labels from the last layer's gradient, for single samples and for batches."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from refiner.attacks.observation import Observation
+from refiner.attacks.threat_model import ThreatModel
 from refiner.errors import ThreatModelError
 
 
@@ -44,6 +47,23 @@ def infer_labels(*observations: Observation) -> Tensor:
     counts = counts + (remainder_rank < samples - counts.sum(1, keepdim=True))
     classes = torch.arange(class_grad.shape[1], device=class_grad.device)
     return torch.stack([classes.repeat_interleave(row.long()) for row in counts])
+
+
+def known_labels(observations: Sequence[Observation], threat: ThreatModel) -> Tensor:
+    """Return the labels of every victim: the granted ones, or else inferred ones.
+
+    Args:
+        observations: One or more uploads of the same victims.
+        threat: The capabilities granted.
+
+    Returns:
+        Labels `[V, B]`.
+
+    Raises:
+        ThreatModelError: They are not granted, and the last layer does not reveal them.
+    """
+    granted = observations[0].labels
+    return granted if threat.labels and granted is not None else infer_labels(*observations)
 
 
 def _class_gradient(observation: Observation) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.attacks.base import Attack, Reconstruction, RunOptions
-from refiner.attacks.label_inference import infer_labels
+from refiner.attacks.label_inference import known_labels
 from refiner.attacks.observation import Observation
 from refiner.attacks.ridge import RidgeFit, RidgeSums
 from refiner.attacks.simulation import Simulator
@@ -78,8 +78,7 @@ class LinearReconstruction(Attack):
         start = time.perf_counter()
         first, simulator = observations[0], options.simulator
         assert simulator is not None  # reconstruct has checked it
-        granted = first.labels
-        labels = granted if threat.labels and granted is not None else infer_labels(*observations)
+        labels = known_labels(observations, threat)
         features = UploadFeatures(
             first.task, first.samples, self.features, options.seed, uploads=len(observations)
         )

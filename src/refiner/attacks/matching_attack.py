@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from refiner.attacks.base import Attack, Reconstruction, RunOptions
 from refiner.attacks.gradient_matching import GradientMatching
-from refiner.attacks.label_inference import infer_labels
+from refiner.attacks.label_inference import known_labels
 from refiner.attacks.observation import Observation
 from refiner.attacks.threat_model import ThreatModel
 from refiner.core.task import Task
@@ -77,6 +77,5 @@ class MatchingAttack(Attack):
         Returns:
             The matching, and the labels `[V, B]`.
         """
-        granted = observations[0].labels
-        labels = granted if threat.labels and granted is not None else infer_labels(*observations)
+        labels = known_labels(observations, threat)
         return self.matching(), labels

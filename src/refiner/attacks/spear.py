@@ -12,9 +12,10 @@ from refiner import checks
 from refiner.attacks.analytic import first_linear_layer
 from refiner.attacks.base import Attack, Reconstruction, RunOptions
 from refiner.attacks.features import layer_gradient
-from refiner.attacks.label_inference import infer_labels
+from refiner.attacks.label_inference import known_labels
 from refiner.attacks.observation import Observation
 from refiner.attacks.threat_model import ThreatModel
+from refiner.core.input_range import UNIT_RANGE, check_scalar_range
 from refiner.core.task import Task
 from refiner.errors import DataError
 
@@ -85,11 +86,12 @@ class Spear(Attack):
 
     starts: int = 4096
     """The most random starts for each client."""
-    input_range: tuple[float, float] = (0.0, 1.0)
+    input_range: tuple[float, float] = UNIT_RANGE
     """The range to which reconstructions are clipped."""
 
     def __post_init__(self) -> None:
         checks.integer("starts", self.starts, 1)
+        check_scalar_range(self.input_range)
 
     def check(self, task: Task) -> None:
         """Raise unless the model starts with a fully connected layer on the input and has ReLUs.
@@ -148,8 +150,7 @@ class Spear(Attack):
         x = x.view(-1, first.samples, *first.task.input_shape)
         objective = torch.tensor([solution.error for solution in solved], device=x.device)
         failed = torch.tensor([s.confirmed < first.samples for s in solved], device=x.device)
-        granted = first.labels
-        labels = granted if threat.labels and granted is not None else infer_labels(*observations)
+        labels = known_labels(observations, threat)
         return Reconstruction(x, labels.to(x.device), objective, failed, time.perf_counter() - start)
 
     def _solve(self, layer: _Layer, samples: int, generator: torch.Generator) -> "_Solution":

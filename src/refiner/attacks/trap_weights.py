@@ -1,7 +1,7 @@
 """Trap weights: random units in front of the model, each active for few images of a batch."""
 
 import math
-import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,12 +9,8 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.attacks.base import Attack, Reconstruction, RunOptions
-from refiner.attacks.front_module import ReadableUnits, front_of, put_in_front
-from refiner.attacks.label_inference import infer_labels
-from refiner.attacks.observation import Observation
-from refiner.attacks.threat_model import Capability, ThreatModel
-from refiner.core.task import Task
+from refiner.attacks.front_attack import FrontAttack
+from refiner.attacks.front_module import ReadableUnits
 
 
 class TrapModule(ReadableUnits):
@@ -22,14 +18,14 @@ class TrapModule(ReadableUnits):
 
 
 @dataclass(frozen=True)
-class TrapWeights(Attack):
+class TrapWeights(FrontAttack):
     """Reads images that alone activate a unit; the server changes the model, and needs no statistics.
 
     Half of a unit's weights are negative, and the positive ones are smaller by a factor, so that it is active
     for few images. An image that alone activates several units is found in each of them: what is found most
     often is returned, without any look at the truth.
 
-    >>> from refiner import LeNet
+    >>> from refiner import LeNet, Task
     >>> task = TrapWeights(units=64).changed_task(Task(LeNet(), example=torch.rand(1, 3, 32, 32)), samples=4)
     >>> task.shapes["front.encoder.weight"]
     torch.Size([64, 3072])
@@ -40,76 +36,43 @@ class TrapWeights(Attack):
         "Boenisch, Dziedzic, Schuster, Shamsabadi, Shumailov and Papernot, When the Curious Abandon Honesty: "
         "Federated Learning Is Not Private, EuroS&P 2023"
     )
-    needs: ClassVar[frozenset[Capability]] = frozenset({"changed_model"})
+    module: ClassVar[type[ReadableUnits]] = TrapModule
 
     units: int = 1024
     """The units of the layer in front of the model."""
     factor: float = 0.97
     """The positive weights in terms of the negative ones: the smaller, the fewer images activate a unit."""
-    scale: float = 1.0
-    """The length of what a unit of 1 adds to the input: the larger, the larger is its gradient."""
-    input_range: tuple[float, float] = (0.0, 1.0)
-    """The range to which reconstructions are clipped."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         checks.integer("units", self.units, 1)
         checks.number("factor", self.factor, 0, 1, above=True)
-        checks.number("scale", self.scale, 0, 1e6, above=True)
 
-    def changed_task(self, task: Task, samples: int) -> Task:
-        """Return the task with the units in front of the model.
-
-        Args:
-            task: The model and its loss.
-            samples: The batch size that the server expects; without effect.
-
-        Returns:
-            The task that clients receive.
-
-        Raises:
-            DataError: Nothing can be put in front of the model.
-        """
-        inputs = math.prod(task.input_shape)
+    def front(self, input_shape: tuple[int, ...], samples: int) -> ReadableUnits:
+        """Return the units for inputs of a shape; they are the same for all batch sizes."""
+        inputs = math.prod(input_shape)
         generator = torch.Generator().manual_seed(0)
         sizes = torch.randn(self.units, inputs // 2, generator=generator).abs() / inputs
         rest = torch.zeros(self.units, inputs % 2)
         ordered = torch.cat([-sizes, self.factor * sizes, rest], dim=1)
         order = torch.rand(self.units, inputs, generator=generator).argsort(1)
-        module = TrapModule(
-            task.input_shape, ordered.gather(1, order), torch.zeros(self.units), self.scale, bounded=False
-        )
-        return put_in_front(task, module)
+        weight, bias = ordered.gather(1, order), torch.zeros(self.units)
+        return TrapModule(input_shape, weight, bias, self.scale, bounded=False)
 
-    def run(
-        self, observations: list[Observation], threat: ThreatModel, options: RunOptions
-    ) -> Reconstruction:
-        """Read the images that most units agree on.
+    def read(
+        self, front: ReadableUnits, gradients: Mapping[str, Tensor], samples: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return the images that most units agree on, and the share of units that no other confirms.
 
         Args:
-            observations: One or more uploads of the same victims; of several the mean is read.
-            threat: The capabilities granted.
-            options: Not used: nothing is random or iterated.
-
-        Returns:
-            The images. The objective is the share of units whose reading no other unit confirms.
-
-        Raises:
-            DataError: The uploads were made with another model.
+            front: The module in front of the model.
+            gradients: The uploads by parameter.
+            samples: The batch size.
         """
-        start = time.perf_counter()
-        first = observations[0]
-        front_of(first.task, TrapModule, self.name)
-        named = first.task.unflatten(torch.stack([o.gradient for o in observations]).mean(0))
-        weight, bias = named["front.encoder.weight"], named["front.encoder.bias"]
-        found = [
-            _most_confirmed(w, b, first.samples, self.input_range) for w, b in zip(weight, bias, strict=True)
-        ]
-        x = torch.stack([images for images, _ in found]).view(-1, first.samples, *first.task.input_shape)
-        objective = torch.tensor([share for _, share in found], device=x.device)
-        granted = first.labels
-        labels = granted if threat.labels and granted is not None else infer_labels(*observations)
-        diverged = torch.zeros(len(x), dtype=torch.bool, device=x.device)
-        return Reconstruction(x, labels.to(x.device), objective, diverged, time.perf_counter() - start)
+        weight, bias = (gradients[f"front.encoder.{name}"] for name in ("weight", "bias"))
+        found = [_most_confirmed(w, b, samples, self.input_range) for w, b in zip(weight, bias, strict=True)]
+        images, alone = zip(*found, strict=True)
+        return torch.stack(images), torch.tensor(alone, device=weight.device)
 
 
 def _most_confirmed(

@@ -39,6 +39,24 @@ def check_input_range(value: object) -> InputRange:
     return (lows, highs) if per_channel[0] else (lows[0], highs[0])
 
 
+def check_scalar_range(value: object) -> tuple[float, float]:
+    """Return a range that is the same for all channels, or raise a `SettingError`.
+
+    Args:
+        value: What the user gave.
+
+    Returns:
+        The lower and the upper end.
+
+    >>> check_scalar_range((0, 2))
+    (0.0, 2.0)
+    """
+    low, high = check_input_range(value)
+    if isinstance(low, tuple) or isinstance(high, tuple):
+        raise checks.wrong("input_range", value, "two numbers, the lower first")
+    return low, high
+
+
 def is_per_channel(input_range: InputRange) -> bool:
     """Whether every channel has a range of its own.
 
