@@ -2,7 +2,7 @@
 # make demo         audit six defences on bundled images; report in out/demo
 # make test         lint, import contracts, types and tests
 # make docs         run the code of the documentation and build its site, in out/docs
-# make test-processes the tests that start and kill other processes of the library
+# make test-processes the tests that start and kill other processes, or take long
 # make test-flower  the tests that start a SuperLink and SuperNodes on loopback; minutes
 # make test-wheel   build the wheel, install it into an empty environment, run an audit with it
 # make test-frameworks the examples with Lightning, Hugging Face's Trainer and Ray

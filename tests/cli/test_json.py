@@ -92,6 +92,7 @@ def test_fetched_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert run_json("data", "fetch", "sample") == run_json("data", "verify", "sample") == bundled
 
 
+@pytest.mark.processes
 def test_written_files_and_keys(tmp_path: Path) -> None:
     out = tmp_path / "noise.safetensors"
     assert run_json("noise", "fit", "--data", "sample", "--out", out) == {

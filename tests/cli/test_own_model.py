@@ -121,6 +121,7 @@ def resnet18(*, weights=None, progress=True, **kwargs):
 """
 
 
+@pytest.mark.processes
 def test_audit_of_a_model_like_those_of_torchvision(tmp_path: Path) -> None:
     (tmp_path / "nets.py").write_text(RESNET)
     namespace: dict[str, Any] = {}

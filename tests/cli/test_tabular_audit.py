@@ -55,6 +55,7 @@ def test_an_audit_of_rows(nets: str, tmp_path: Path) -> None:
     assert not audit(*words, "--out", tmp_path / "out", "--json", "--quiet").stderr
 
 
+@pytest.mark.processes
 def test_the_printed_table(tmp_path: Path) -> None:
     words = ("--target", "benign", "--attack", "linear", "--batch", "2", "-q", "--out", tmp_path)
     text = " ".join(audit(*words).stdout.split())

@@ -64,6 +64,7 @@ def test_the_lines_run(found: TableRecommendation) -> None:
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
+@pytest.mark.processes
 def test_trainings_measure_what_a_defence_keeps() -> None:
     notes: list[str] = []
     found = recommend(training_rounds=60, defenses=(WEAK, ENOUGH), note=notes.append)
@@ -145,6 +146,7 @@ def test_too_few_rows() -> None:
         recommend_table(task(), TABLE.x[:39], TABLE.y[:39])
 
 
+@pytest.mark.processes
 def test_the_command(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(
         "from torch import nn\n"
