@@ -31,9 +31,10 @@ def test_batches_come_back_exactly(task: Task, batch: int) -> None:
     assert not bool(result.diverged.any()) and float(result.objective.max()) < 1e-4
 
 
-def test_with_noise_nothing_is_found_and_the_result_says_so(task: Task) -> None:
+@pytest.mark.parametrize("defense", ["dp-gaussian:magnitude=1e-2,clip=none", "pruning:rate=0.99"])
+def test_behind_a_defence_nothing_is_found_and_the_result_says_so(task: Task, defense: str) -> None:
     x, y = IMAGES[None, :6], LABELS[None, :6]
-    noisy = make_defense("dp-gaussian:magnitude=1e-2,clip=none").protect(task, x, y, seed=0)
+    noisy = make_defense(defense).protect(task, x, y, seed=0)
     result = Spear(starts=256).reconstruct(Observation.of(task, noisy))
     assert result.diverged.tolist() == [True] and bool(result.x.isfinite().all())
 

@@ -158,10 +158,11 @@ class Spear(Attack):
         low, high = self.input_range
         best = _Solution(layer.gw.new_full((samples, layer.gw.shape[1]), (low + high) / 2), 1.0, 0)
         # The columns of L are orthonormal, so that a random start favours no sample.
-        squares, vectors = torch.linalg.eigh(layer.gw @ layer.gw.T)
-        if not bool(squares[-samples] > _DEAD**2 * squares[-1]):
+        triangle = torch.linalg.qr(layer.gw.T, mode="r").R
+        left, singular, _ = torch.linalg.svd(triangle.T)
+        if not bool(singular[samples - 1] > _DEAD * singular[0]):
             return best  # of lower rank: some samples have no gradient of their own
-        factor = vectors[:, -samples:]
+        factor = left[:, :samples]
         rows = factor.T @ layer.gw
         for directions in self._directions(factor, samples, generator):
             chosen = _independent(directions, samples)
