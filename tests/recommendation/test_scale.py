@@ -2,10 +2,12 @@
 
 import re
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from refiner.audit import load_victims
 from refiner.core import Task
@@ -85,23 +87,34 @@ def test_more_budget_measures_no_less() -> None:
 def test_what_was_named_is_kept() -> None:
     with pytest.raises(DataError, match="11 defences against linear, inverting"):
         fit_scale(FULL, 120, CPU, keep_candidates=True, keep_attacks=True)
-    assert fit_scale(FULL, 180, CPU, keep_candidates=True).candidates == CANDIDATES
+    assert fit_scale(FULL, 360, CPU, keep_candidates=True).candidates == CANDIDATES
 
 
 def test_what_is_kept_longest_are_candidates() -> None:
     assert set(KEPT_LONGEST) <= set(CANDIDATES) and KEPT_LONGEST[0] == "refiner"
 
 
-def test_the_plan_of_a_model_and_of_a_stopped_search() -> None:
-    images = load_victims(None, victims=4, seed=0, public_images=400)
+SETTINGS: dict[str, Any] = {"batch": 8, "target": Target(), "training_rounds": 0, "lr": 0.1, "seed": 0}
+NAMED = ("pruning:rate=0.99", "gq:bits=8")
+
+
+def test_a_tiny_budget_is_one_line() -> None:
+    images = load_victims(None, victims=2, seed=0, public_images=120)
     task = Task(LeNet(), example=images.x[0])
-    settings = {"batch": 8, "target": Target(), "training_rounds": 0, "lr": 0.1, "seed": 0}
-    names = {"defenses": ("pruning:rate=0.99", "gq:bits=8"), "attacks": ("linear",)}
-    with pytest.raises(DataError, match=r"budget = 0 s: expected at least \d+(s|min)") as error:
-        make_plan(task, images, budget=1e-3, **settings, **names)
+    with pytest.raises(
+        DataError, match=r"budget = 0 s: expected at least \d+(s|min), as .*linear\)"
+    ) as error:
+        make_plan(task, images, budget=1e-3, defenses=NAMED, attacks=("linear",), **SETTINGS)
     assert len(str(error.value).splitlines()) == 1
-    plan = make_plan(task, images, budget=3600, **settings, **names)
-    assert 0 < plan.seconds <= plan.budget == 3600 and plan.candidates == names["defenses"]
-    assert make_plan(task, images, budget=3600, **settings, **names, earlier=plan) is plan
-    names["attacks"] = ("analytic",)
-    assert make_plan(task, images, budget=3600, **settings, **names, earlier=plan).attacks == ("analytic",)
+
+
+def test_a_stopped_search_keeps_its_plan() -> None:
+    images = load_victims(None, victims=2, seed=0)
+    task = Task(nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)), example=images.x[0])
+    plan = make_plan(task, images, budget=600, defenses=NAMED, attacks=("analytic",), **SETTINGS)
+    assert 0 < plan.seconds <= plan.budget == 600 and plan.candidates == NAMED and not plan.scaled_down
+    same = make_plan(
+        task, images, budget=600, defenses=NAMED, attacks=("analytic",), earlier=plan, **SETTINGS
+    )
+    assert same is plan
+    assert not plan.is_for(asked=(*NAMED, "linear"))

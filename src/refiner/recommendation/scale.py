@@ -165,19 +165,22 @@ def _steps(
     while len(left) > 1 and not keep_attacks:
         left = left[:-1]
         attacks.append({"attacks": tuple(name for name in full.attacks if name in left)})
+    # Fewer rungs save time only where learning or few candidates dominate, so that they are tried again.
+    rungs = [{"rungs": 2}, {"rungs": 1}]
     return [
         *depth((64, 2000), (48, 1000), (32, 1000), (32, 500), (32, 300), (24, 300), (16, 200)),
         *public(1000),
         *candidates(6),
         *public(500),
         *candidates(4),
-        {"rungs": 2},
-        {"rungs": 1},
+        *rungs,
         {"is_tuned": False},
         *attacks,
+        *rungs,
         *public(300),
         *candidates(3),
         *candidates(2),
+        *rungs,
         *depth((16, 50), (8, 50), (4, 30)),
     ]
 
