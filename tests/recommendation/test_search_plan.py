@@ -1,6 +1,7 @@
 """Plans and their files."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,8 @@ def test_a_plan_that_was_not_scaled_down_needs_no_more_fields(tmp_path: Path) ->
 
 
 def test_the_text_names_what_was_scaled_down() -> None:
+    assert "8 clients with 100 iterations, tuned on 4 others" in PLAN.text
+    assert "iterations" not in replace(PLAN, attacks=("linear",)).text
     assert PLAN.text.endswith("about 20 s; scaled down to the budget: 2 of 3 defences")
 
 

@@ -5,6 +5,7 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 
 from refiner import checks
+from refiner.attacks import attack_with_iterations
 from refiner.audit.duration import time_text
 from refiner.errors import DataError
 from refiner.files import file_error, write_atomically
@@ -96,11 +97,14 @@ class SearchPlan:
     @property
     def text(self) -> str:
         """The plan in one sentence."""
+        iterates = any(_iterates(name) for name in self.attacks)
         rungs = ", then ".join(
-            f"{rung.candidates} defences on {rung.victims} clients with {rung.iterations:,} iterations"
+            f"{rung.candidates} defences on {rung.victims} clients"
+            + (f" with {rung.iterations:,} iterations" if iterates else "")
             for rung in self.rungs
         )
-        tuning = f", tuned on {self.tuning_victims} others at the end" if self.tuning_victims else ""
+        is_tuned = self.tuning_victims and iterates
+        tuning = f", tuned on {self.tuning_victims} others at the end" if is_tuned else ""
         training = f", and trainings of {self.training_rounds:,} rounds" if self.training_rounds else ""
         scaled = f"; scaled down to the budget: {', '.join(self.scaled_down)}" if self.scaled_down else ""
         time = f"about {time_text(self.seconds)}{training}"
@@ -145,3 +149,8 @@ class SearchPlan:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             reason = " ".join(str(error).split())[:120]
             raise file_error(path, f"not a search plan ({reason})", expected) from error
+
+
+def _iterates(attack: str) -> bool:
+    one, two = (attack_with_iterations(attack, count).settings() for count in (1, 2))
+    return one != two
