@@ -4,6 +4,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from refiner.attacks import LinearReconstruction, attack_with_iterations
 from refiner.audit import Plan, Tuning, Victims, estimate_duration
 from refiner.audit.run_audit import run_plan
@@ -13,7 +15,7 @@ from refiner.recommendation.search import TUNING_GRID
 
 TUNING_VICTIMS = 4
 _TIMED_ITERATIONS = 1000
-# Clients and public images of the small audit.
+# Clients and public images of the small audit; no attack that learns needs more.
 _AUDITED, _PUBLIC = 16, 300
 
 
@@ -50,11 +52,12 @@ def measure_costs(
     """
     device = next(iter(task.parameters().values())).device
     x, y = images.x.to(device), images.y.to(device)
+    pool = None if images.pool is None else (images.pool[0][:_PUBLIC], images.pool[1][:_PUBLIC])
     costs = {}
     for name in attacks:
         attack = attack_with_iterations(name, _TIMED_ITERATIONS)
         try:
-            plan = Plan.of(task, x, y, defense="none", attack=attack, pool=images.pool, metrics=[], seed=seed)
+            plan = Plan.of(task, x, y, defense="none", attack=attack, pool=pool, metrics=[], seed=seed)
         except RefinerError:
             continue  # the search says why
         iteration = tuning_runs = 0.0
@@ -63,7 +66,7 @@ def measure_costs(
             for defense in ("none", *candidates):
                 try:
                     plan = Plan.of(
-                        task, x, y, defense=defense, attack=attack, pool=images.pool, metrics=[], seed=seed
+                        task, x, y, defense=defense, attack=attack, pool=pool, metrics=[], seed=seed
                     )
                     assert plan.attacker_images is not None
                     uploads[defense] = estimate_duration([plan]).seconds / len(plan.attacker_images.images)
@@ -75,19 +78,22 @@ def measure_costs(
             tuning_runs = TUNING_VICTIMS * sum(point["iterations"] / _TIMED_ITERATIONS for point in grid)
         audit = 0.0
         if not uploads or isinstance(attack, LinearReconstruction):
-            taken = _seconds_of_an_audit(task, images, name, seed)
+            taken = _seconds_of_an_audit(task, (x[:_AUDITED], y[:_AUDITED]), pool, name, seed)
             clients = min(_AUDITED, len(y))
             audit = max(0.0, taken - clients * iteration - _PUBLIC * uploads.get("none", 0.0))
         costs[name] = AttackCost(iteration, audit, uploads, tuning_runs)
     return costs
 
 
-def _seconds_of_an_audit(task: Task, images: Victims, attack: str, seed: int) -> float:
+def _seconds_of_an_audit(
+    task: Task,
+    victims: tuple[Tensor, Tensor],
+    pool: tuple[Tensor, Tensor] | None,
+    attack: str,
+    seed: int,
+) -> float:
     """The time of an undefended audit of few clients, with one iteration and few public images."""
-    device = next(iter(task.parameters().values())).device
-    x, y = images.x[:_AUDITED].to(device), images.y[:_AUDITED].to(device)
-    pool = None if images.pool is None else (images.pool[0][:_PUBLIC], images.pool[1][:_PUBLIC])
     start = time.perf_counter()
     attacker = attack_with_iterations(attack, 1)
-    run_plan(Plan.of(task, x, y, defense="none", attack=attacker, pool=pool, seed=seed))
+    run_plan(Plan.of(task, *victims, defense="none", attack=attacker, pool=pool, seed=seed))
     return time.perf_counter() - start
