@@ -127,6 +127,31 @@ def test_candidates_left_behind_are_measured_before_giving_up() -> None:
     assert f"no finalist meets the target; next: {CANDIDATES[2]}" in notes
 
 
+def test_a_large_gradient_error_is_stated(found: Recommendation) -> None:
+    row = next(row for row in found.rows if row.defense == found.chosen)
+    assert row.price.gradient_error >= 0.7
+    assert "Accuracy was not measured" in found.sentence
+    assert "measure it with “recommend(…, training_rounds=500)”." in found.sentence
+    command = replace(found, command="refiner recommend --data 'my photos' --train-rounds 500").sentence
+    assert "measure it with “refiner recommend --data 'my photos' --train-rounds 500”." in command
+    for price in (replace(row.price, gradient_error=0.69), replace(row.price, pmm=97.0)):
+        better = replace(found, rows=(replace(row, price=price),))
+        assert "Accuracy was not measured" not in better.sentence
+
+
+def test_a_small_error_that_was_left_behind_comes_next_if_the_budget_allows(found: Recommendation) -> None:
+    # On four clients 8 bits miss this target by less than the interval, and noise meets it.
+    psnr = next(row for row in found.rows if row.defense == "gq:bits=8").evidence.psnr
+    assert psnr.low is not None and psnr.low < psnr.value
+    notes: list[str] = []
+    target = Target(max_psnr=(psnr.low + psnr.value) / 2)
+    rungs = (Rung(4, 1, 2), Rung(4, 1, 1))
+    again = recommend(notes, candidates=CANDIDATES[:2], rungs=rungs, target=target, spare=0)
+    problem = "no finalist meets the target with a small gradient error"
+    assert f"{problem}, and the budget leaves no time for gq:bits=8" in notes
+    assert again.chosen == CANDIDATES[1]
+
+
 def test_a_model_on_which_no_attack_works_gets_no_recommendation() -> None:
     data = refiner.load_sample()
     task = Task(refiner.LeNet(), example=data.images[:2])
@@ -210,6 +235,8 @@ def test_the_command_prints_writes_and_continues(tmp_path: Path) -> None:
     assert "Which defence to take" in page and record["sentence"][:40] in page
     results = {path: path.stat().st_mtime_ns for path in out.glob("*-analytic-*.json")}
     assert results
+    line = f"refiner recommend --out {out} --model {model}:net --train-rounds 500”"
+    assert line in record["sentence"]
     again = CliRunner().invoke(app, [*command[:-1], "-q"])
     assert again.exit_code == 0 and "Take dp-gaussian" in again.stdout
     assert {path: path.stat().st_mtime_ns for path in results} == results  # nothing was run again

@@ -1,16 +1,13 @@
-"""Plans: what a budget allows, and files."""
+"""Plans and their files."""
 
 import json
-from itertools import pairwise
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from refiner.errors import RefinerError
 from refiner.recommendation import Rung, SearchPlan, Target
-from refiner.recommendation.search_plan import Work, choose_rungs
 
 PLAN = SearchPlan(
     ("pruning", "gq:bits=2"),
@@ -24,36 +21,30 @@ PLAN = SearchPlan(
     seed=3,
     budget=60.0,
     seconds=20.0,
+    asked=("pruning", "gq:bits=2", "refiner", "linear", "inverting"),
+    public_images=300,
+    spare=1,
+    scaled_down=("2 of 3 defences",),
 )
-
-
-@given(st.floats(1, 1e5), st.floats(1e-6, 1), st.integers(1, 20), st.integers(2, 64))
-def test_rungs_narrow_and_deepen(budget: float, iteration: float, candidates: int, victims: int) -> None:
-    rungs, seconds = choose_rungs(
-        budget, Work(iteration, 0.1), candidates=candidates, victims=victims, tuning_runs=0
-    )
-    assert rungs[0].candidates == candidates
-    for earlier, later in pairwise(rungs):
-        assert later.candidates <= earlier.candidates
-        assert later.victims >= earlier.victims and later.iterations >= earlier.iterations
-    assert all(rung.victims <= victims for rung in rungs)
-    least = choose_rungs(1e-9, Work(iteration, 0.1), candidates=candidates, victims=victims, tuning_runs=0)
-    assert seconds <= budget or (rungs, seconds) == least
-
-
-def test_more_budget_measures_no_less() -> None:
-    chosen = [
-        choose_rungs(budget, Work(1e-3, 1), candidates=10, victims=64, tuning_runs=5)[0][-1]
-        for budget in (60, 600, 6000)
-    ]
-    assert [rung.victims * rung.iterations for rung in chosen] == sorted(
-        rung.victims * rung.iterations for rung in chosen
-    )
-    assert chosen[0] != chosen[2]
 
 
 def test_a_plan_survives_its_file(tmp_path: Path) -> None:
     assert SearchPlan.load(PLAN.save(tmp_path / "plan.json")) == PLAN
+
+
+def test_a_plan_that_was_not_scaled_down_needs_no_more_fields(tmp_path: Path) -> None:
+    path = PLAN.save(tmp_path / "plan.json")
+    record = json.loads(path.read_text())
+    for name in ("asked", "public_images", "spare", "scaled_down"):
+        del record[name]
+    path.write_text(json.dumps(record))
+    assert SearchPlan.load(path).public_images is None
+
+
+def test_the_text_names_what_was_scaled_down() -> None:
+    assert "8 clients with 100 iterations, tuned on 4 others" in PLAN.text
+    assert "iterations" not in replace(PLAN, attacks=("linear",)).text
+    assert PLAN.text.endswith("about 20 s; scaled down to the budget: 2 of 3 defences")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -71,19 +72,24 @@ def recommend(
             "blind guess's. Default: 0.9."
         ),
     ] = None,
-    budget: Annotated[str, typer.Option(help="How long attacks may take: 90s, 10min, 2h.")] = "10min",
+    budget: Annotated[
+        str,
+        typer.Option(
+            help="How long attacks may take: 90s, 10min, 2h. The search is scaled down until it fits."
+        ),
+    ] = "10min",
     defense: Annotated[
         list[str] | None,
         typer.Option(
             help=f"Candidate: one of {', '.join(DEFENSES)}, or a plug-in, as NAME or NAME:setting=value,…. "
-            "Repeat the option. Default: all of them at several strengths."
+            "Repeat the option. Default: all of them at several strengths, fewer in a short budget."
         ),
     ] = None,
     attack: Annotated[
         list[str] | None,
         typer.Option(
             help=f"Attack to try: one of {', '.join(ATTACKS)}, or a plug-in. Repeat the option. Default: "
-            "analytic, linear, inverting, and on a GPU learned."
+            "analytic, linear, inverting, and on a GPU learned; fewer in a short budget."
         ),
     ] = None,
     train_rounds: Annotated[
@@ -121,7 +127,7 @@ def recommend(
         from refiner.data.csv_table import table_path
         from refiner.models import build_model
         from refiner.models.build import check_model_classes
-        from refiner.recommendation import CANDIDATES, SearchPlan, Target
+        from refiner.recommendation import SearchPlan, Target
         from refiner.recommendation.report import write_recommendation
         from refiner.recommendation.run_recommendation import make_plan
         from refiner.recommendation.search import Search
@@ -171,21 +177,21 @@ def recommend(
         )
         task = Task(network.to(torch_device), example=images.x[0].to(torch_device))
         check_model_classes(task, images.y, classes)
+        plan_file = out / "plan.json"
         chosen = saved_plan or make_plan(
             task,
             images,
             batch=batch,
             target=asked,
             budget=seconds,
-            defenses=defense or CANDIDATES,
+            defenses=defense or None,
             attacks=attack,
             training_rounds=train_rounds,
             lr=lr,
             seed=seed,
+            # A stopped search continues, however fast the machine is now.
+            earlier=SearchPlan.load(plan_file) if plan_file.exists() else None,
         )
-        plan_file = out / "plan.json"
-        if saved_plan is None and plan_file.exists() and SearchPlan.load(plan_file).is_for(chosen):
-            chosen = SearchPlan.load(plan_file)  # a stopped search continues, however fast the machine is now
         chosen.save(plan_file)
 
         def note(text: str) -> None:
@@ -202,6 +208,7 @@ def recommend(
         except KeyboardInterrupt:
             print_line("stopped; what was measured is kept, run the same command to continue")
             raise typer.Exit(130) from None
+        found = replace(found, command=_command_with_training(command))
         page = write_recommendation(out / "report.html", found, images.source)
         if as_json:
             print_json({**found.record(), "report": page})
@@ -215,7 +222,8 @@ def _load_images(
 ) -> "Victims":
     """A quarter of the images to attack, at most 64, and images to tune on and to learn from."""
     from refiner.audit import load_labelled_images, load_victims
-    from refiner.recommendation.run_recommendation import MOST_VICTIMS, POOL, TUNING_VICTIMS, victim_count
+    from refiner.recommendation.cost import TUNING_VICTIMS
+    from refiner.recommendation.run_recommendation import MOST_VICTIMS, POOL, victim_count
 
     available = MOST_VICTIMS * 4
     if root is None:
@@ -231,6 +239,14 @@ def _load_images(
         tuning_victims=TUNING_VICTIMS,
         public_images=POOL,
     )
+
+
+def _command_with_training(command: typer.Context) -> str:
+    from refiner.cli.repeated_command import repeated_command
+    from refiner.recommendation.result import ACCURACY_ROUNDS
+
+    without = ("plan", "train_rounds", "as_json", "quiet")
+    return repeated_command(command, f"--train-rounds {ACCURACY_ROUNDS}", without)
 
 
 def _print(found: "Recommendation") -> None:

@@ -18,6 +18,16 @@ CANDIDATES = (
 )
 """From the quickest to the slowest."""
 
+KEPT_LONGEST = (
+    "refiner",
+    "pruning:rate=0.99",
+    "dp-gaussian:magnitude=0.1,clip=none",
+    "dp-gaussian:magnitude=1,clip=none",
+    "gq:bits=2",
+    "soteria:rate=0.8,sensitivity=estimated",
+)
+"""What a short search keeps, the longest kept first: the default, a quick one, then strong ones."""
+
 TABLE_CANDIDATES = (
     "gq:bits=8",
     "gq:bits=1",

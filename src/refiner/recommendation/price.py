@@ -8,6 +8,13 @@ from refiner.audit.upload_cost import measure_upload_cost
 from refiner.core.task import Task
 from refiner.defenses import Defense
 
+LARGE_ERROR = 0.7
+"""From this gradient error on, uploads may not train the model; only a training shows that they do.
+
+With a relative error e < 1 the angle between upload and gradient is at most arcsin e: below 0.7 it is less
+than 45°, so that an upload points more along the gradient than across it. An empty upload has an error of 1.
+"""
+
 
 @dataclass(frozen=True)
 class Price:
@@ -21,6 +28,15 @@ class Price:
     """The size of a compressed upload; None if unknown."""
     pmm: float | None = None
     """Accuracy after a short training, in percent of the undefended one; None if it was not measured."""
+
+    @property
+    def may_not_train(self) -> bool:
+        """Whether the gradient error is large, and no training has shown that the uploads teach anything.
+
+        >>> Price(0.98, 1.0, None).may_not_train, Price(0.98, 1.0, None, pmm=97.0).may_not_train
+        (True, False)
+        """
+        return self.pmm is None and self.gradient_error >= LARGE_ERROR
 
     @property
     def error_text(self) -> str:

@@ -4,9 +4,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from refiner.defenses import make_defense
-from refiner.recommendation.price import Price
+from refiner.recommendation.price import LARGE_ERROR, Price
 from refiner.recommendation.search_plan import SearchPlan
 from refiner.recommendation.target import Evidence
+
+ACCURACY_ROUNDS = 500
+"""Rounds of the short trainings that are offered where accuracy was not measured."""
+_PYTHON_CALL = f"recommend(…, training_rounds={ACCURACY_ROUNDS})"
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,7 @@ class Recommendation:
         failing: Attacks that were tried and reveal nothing of undefended uploads.
         skipped: Candidates that don't apply to this model or data, with the reason.
         plan: What was run.
+        command: The command that measures accuracy, too; empty if it was called from Python.
     """
 
     chosen: str | None
@@ -48,6 +53,7 @@ class Recommendation:
     failing: tuple[str, ...]
     skipped: dict[str, str]
     plan: SearchPlan
+    command: str = ""
 
     @property
     def sentence(self) -> str:
@@ -56,17 +62,23 @@ class Recommendation:
             return (
                 f"No recommendation: no attack works on this model without a defence (the best reaches "
                 f"{self.undefended.psnr.value:.1f} dB, a blind guess {self.undefended.blind_psnr:.1f}), so "
-                "that none can show what a defence does."
+                f"that none can show what a defence does.{self._scaled_down}"
             )
         target = self.plan.target.text
         row = next((row for row in self.rows if row.defense == self.chosen), None)
         if row is None:
             text = f"No candidate meets the target ({target}); the table shows what each of them reaches."
-            return " ".join(filter(None, (text, self.undefended.caveat)))
+            return " ".join(filter(None, (text + self._scaled_down, self.undefended.caveat)))
         worst = row.evidence.or_worse(row.trained)
         price = f"its uploads differ from the gradient by {row.price.gradient_error:.2g} of its length"
         if row.price.pmm is not None:
             price = f"a short training keeps {row.price.pmm:.1f} % of the accuracy"
+        unmeasured = ""
+        if row.price.may_not_train:
+            unmeasured = (
+                f" Accuracy was not measured, and uploads with an error of {LARGE_ERROR} or more may not "
+                f"train the model; measure it with “{self.command or _PYTHON_CALL}”."
+            )
         untrained = (
             ""
             if row.trained
@@ -76,8 +88,14 @@ class Recommendation:
             f"Take {row.defense}: the strongest attack, {worst.attack}, reaches {worst.psnr.value:.1f} dB "
             f"(a blind guess {worst.blind_psnr:.1f}, undefended {self.undefended.psnr.value:.1f}), "
             f"{worst.visible} images are visible, {worst.identifiable} identifiable, and with batches of "
-            f"{self.plan.batch} {price}.{untrained}{worst.caveat and ' '}{worst.caveat}"
+            f"{self.plan.batch} {price}.{unmeasured}{untrained}{worst.caveat and ' '}{worst.caveat}"
         )
+
+    @property
+    def _scaled_down(self) -> str:
+        if not self.plan.scaled_down:
+            return ""
+        return f" The budget allowed only: {', '.join(self.plan.scaled_down)}; a larger one may find more."
 
     @property
     def code(self) -> str:

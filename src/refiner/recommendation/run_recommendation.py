@@ -3,25 +3,26 @@
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from refiner import checks
-from refiner.attacks import attack_with_iterations
-from refiner.audit import Plan, Tuning, Victims, audit_all, estimate_duration
+from refiner.audit import Victims, audit_all
 from refiner.audit.public_images import without_victims
 from refiner.core.task import Task
-from refiner.errors import DataError, RefinerError
+from refiner.errors import DataError
 from refiner.recommendation.candidates import CANDIDATES, check_candidates
+from refiner.recommendation.cost import TUNING_VICTIMS, measure_costs
 from refiner.recommendation.result import Recommendation
-from refiner.recommendation.search import TUNING_GRID, Note, Search
-from refiner.recommendation.search_plan import DEFAULT_BUDGET, SearchPlan, Work, choose_rungs
+from refiner.recommendation.scale import Scale, fit_scale, scaled_down, spare_candidates
+from refiner.recommendation.search import Note, Search
+from refiner.recommendation.search_plan import DEFAULT_BUDGET, SearchPlan
 from refiner.recommendation.target import Target
 
-MOST_VICTIMS, TUNING_VICTIMS, POOL, PUBLIC = 64, 4, 3000, 1000
+MOST_VICTIMS, POOL, PUBLIC = 64, 3000, 1000
 # One of so many images is attacked, so that most are left to learn from and to train on.
 _IMAGES_PER_VICTIM = 4
-_TIMED_ITERATIONS = 1000
 
 
 def recommend(
@@ -32,7 +33,7 @@ def recommend(
     batch: int = 32,
     target: Target | None = None,
     budget: float = DEFAULT_BUDGET,
-    defenses: Sequence[str] = CANDIDATES,
+    defenses: Sequence[str] | None = None,
     attacks: Sequence[str] | None = None,
     training_rounds: int = 0,
     lr: float = 0.01,
@@ -54,9 +55,11 @@ def recommend(
         y: Their labels `[N]`.
         batch: The batch size of the training that is to be protected.
         target: What a defence has to achieve; by default no attack may be better than a blind guess.
-        budget: About how many seconds the attacks may take.
-        defenses: The candidates, by name with settings.
-        attacks: The attacks to try; None for `linear`, `analytic`, `inverting` and on a GPU `learned`.
+        budget: About how many seconds the attacks may take; the search is scaled down until it fits.
+        defenses: The candidates, by name with settings; None for `CANDIDATES`, or some of them where the
+            budget is short.
+        attacks: The attacks to try; None for `linear`, `analytic`, `inverting` and on a GPU `learned`, or
+            some of them where the budget is short.
         training_rounds: Rounds of short trainings that measure the accuracy which the finalists keep, after
             which the trained model is attacked too; 0 for none.
         lr: The learning rate of these trainings.
@@ -69,7 +72,7 @@ def recommend(
         The recommendation, with what was measured of all candidates.
 
     Raises:
-        RefinerError: Images, labels or settings are wrong.
+        RefinerError: Images, labels or settings are wrong, or the budget is too short for any search.
     """
     images = split_images(task, x, y)
     with tempfile.TemporaryDirectory() as scratch:
@@ -138,60 +141,57 @@ def make_plan(
     batch: int,
     target: Target,
     budget: float,
-    defenses: Sequence[str],
+    defenses: Sequence[str] | None,
     attacks: Sequence[str] | None,
     training_rounds: int,
     lr: float,
     seed: int,
+    earlier: SearchPlan | None = None,
 ) -> SearchPlan:
-    """Return the most thorough plan that a budget allows on this machine; arguments as in `recommend`."""
-    candidates = check_candidates(tuple(defenses))
+    """Return the most thorough plan that a budget allows on this machine; other arguments as in `recommend`.
+
+    What the default lists of defences and attacks contain is left out where the budget is short, but nothing
+    that was named.
+
+    Args:
+        task: The model and its loss.
+        images: The clients to attack, and images to tune on and to learn from.
+        defenses: The candidates; None for all.
+        attacks: The attacks to try; None for those that suit the device.
+        earlier: The plan of an earlier search; it is returned if it was made for the same question.
+
+    Raises:
+        DataError: The budget is too short for the smallest plan; it says which would do.
+    """
+    candidates = check_candidates(tuple(defenses or CANDIDATES))
     on_gpu = next(iter(task.parameters().values())).is_cuda
     names = tuple(attacks or ("analytic", "linear", *(("learned",) if on_gpu else ()), "inverting"))
     checks.number("budget", budget, 0, above=True)
-    work, tuning_runs = _measure_work(task, images, candidates, names, seed)
-    rungs, seconds = choose_rungs(
-        budget, work, candidates=len(candidates), victims=len(images.y), tuning_runs=tuning_runs
+    question: dict[str, Any] = {
+        "asked": (*candidates, *names),
+        "target": target,
+        "batch": batch,
+        "training_rounds": training_rounds,
+        "lr": lr,
+        "seed": seed,
+        "budget": float(budget),
+    }
+    if earlier is not None and earlier.is_for(**question):
+        return earlier
+    costs = measure_costs(task, images, candidates, names, seed)
+    pool = 0 if images.pool is None else len(images.pool[1])
+    full = Scale(
+        candidates, names, min(len(images.y), MOST_VICTIMS), pool, is_tuned=images.tuning_x is not None
     )
+    scale = fit_scale(full, budget, costs, keep_candidates=defenses is not None, keep_attacks=bool(attacks))
     return SearchPlan(
-        candidates,
-        names,
-        rungs,
-        target,
-        batch,
-        TUNING_VICTIMS if images.tuning_x is not None else 0,
-        training_rounds,
-        lr,
-        seed,
-        float(budget),
-        round(seconds, 1),
+        scale.candidates,
+        scale.attacks,
+        scale.plan_rungs,
+        tuning_victims=TUNING_VICTIMS if scale.is_tuned else 0,
+        seconds=round(scale.seconds(costs), 1),
+        public_images=scale.public if scale.public < pool else None,
+        spare=spare_candidates(scale, budget, costs),
+        scaled_down=scaled_down(full, scale, costs),
+        **question,
     )
-
-
-def _measure_work(
-    task: Task, images: Victims, candidates: Sequence[str], attacks: Sequence[str], seed: int
-) -> tuple[Work, float]:
-    """What measuring takes, and how many clients' runs the tuning of an attack amounts to."""
-    device = next(iter(task.parameters().values())).device
-    x, y = images.x[:MOST_VICTIMS].to(device), images.y[:MOST_VICTIMS].to(device)
-    iterating, learning, tuning_runs = [], [], 0.0
-    for name in attacks:
-        attack = attack_with_iterations(name, _TIMED_ITERATIONS)
-        for defense in ("none", *candidates):
-            try:
-                plan = Plan.of(
-                    task, x, y, defense=defense, attack=attack, pool=images.pool, metrics=[], seed=seed
-                )
-            except RefinerError:
-                continue  # the search says why
-            if plan.attacker_images is not None:
-                learning.append(plan)
-            elif defense == "none" and "iterations" in attack.settings():
-                iterating.append(plan)
-                grid = Tuning(x[:1], y[:1], **TUNING_GRID).grid(attack)
-                shares = sum(point["iterations"] / _TIMED_ITERATIONS for point in grid)
-                tuning_runs = max(tuning_runs, TUNING_VICTIMS * shares)
-    seconds = estimate_duration(iterating).seconds if iterating else 0.0
-    learning_seconds = estimate_duration(learning).seconds if learning else 0.0
-    runs = len(candidates) + 1
-    return Work(seconds / (len(y) * _TIMED_ITERATIONS), learning_seconds / runs), tuning_runs

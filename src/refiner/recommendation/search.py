@@ -130,14 +130,25 @@ class Search:
     def _next_best(
         self, rows: dict[str, Row], attacks: Sequence[str], prices: dict[str, Price]
     ) -> dict[str, Row]:
-        """If no finalist meets the target: those left behind, one by one, until one does."""
+        """If no finalist will do: those left behind, one by one, until one does or the budget is spent.
+
+        Without a training, finalists that meet the target with a large gradient error won't do where others
+        may meet it with a small one.
+        """
         found: dict[str, Row] = {}
         left = [name for name in self._ranked(list(rows.values())) if not rows[name].is_final]
-        while left and not any(row.is_met and row.is_final for row in (rows | found).values()):
+        while left:
+            met = [row for row in (rows | found).values() if row.is_met and row.is_final]
+            if any(self.plan.training_rounds or not row.price.may_not_train for row in met):
+                break
             name = left.pop(0)
-            if not self.plan.target.is_possible(rows[name].evidence):
+            if not self.plan.target.is_possible(rows[name].evidence) or (met and prices[name].may_not_train):
                 continue
-            self.note(f"no finalist meets the target; next: {name}")
+            problem = "no finalist meets the target" + (" with a small gradient error" if met else "")
+            if self.plan.spare is not None and len(found) >= self.plan.spare:
+                self.note(f"{problem}, and the budget leaves no time for {name}")
+                break
+            self.note(f"{problem}; next: {name}")
             found |= self._measure([name], attacks, self.plan.rungs[-1], prices)
         return found
 
@@ -199,7 +210,7 @@ class Search:
             defense=defense,
             attack=attacker,
             public=None if images.public is None else self._here(images.public),
-            pool=images.pool,
+            pool=self._pool(),
             names=images.names[: y.numel()],
             seed=self.plan.seed,
             tune=tuning,
@@ -212,7 +223,8 @@ class Search:
         def key(row: Row) -> tuple[float, ...]:
             if row.is_met or self.plan.target.is_possible(row.evidence):
                 pmm = 0.0 if row.price.pmm is None else -row.price.pmm
-                return (0.0 if row.is_met else 1.0, not row.is_final, pmm, row.price.gradient_error)
+                met = 0.0 if row.is_met else 1.0
+                return (met, not row.is_final, row.price.may_not_train, pmm, row.price.gradient_error)
             return (2.0, not row.is_final, row.evidence.psnr.value, row.price.gradient_error)
 
         return [row.defense for row in sorted(rows, key=key)]
@@ -223,6 +235,14 @@ class Search:
             return self.images.pool
         self.note("there are no other images: prices are measured on the attacked ones")
         return self.images.x.flatten(0, 1), self.images.y.flatten()
+
+    def _pool(self) -> tuple[Tensor, Tensor] | None:
+        """The images that attacks learn from: as many as the plan says, at random."""
+        pool, count = self.images.pool, self.plan.public_images
+        if pool is None or count is None:
+            return pool
+        rows = torch.randperm(len(pool[1]), generator=torch.Generator().manual_seed(self.plan.seed))[:count]
+        return pool[0][rows], pool[1][rows]
 
     def _training_batch(self) -> tuple[Tensor, Tensor]:
         x, y = self._labelled_images()
