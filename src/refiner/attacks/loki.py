@@ -15,6 +15,11 @@ from refiner.core.task import Task
 from refiner.errors import DataError
 
 
+# The constant channel's value. Smaller than pixels, so that it takes little of a clipped gradient's length; its
+# gradient is the mean over all pixels.
+_CONSTANT = 0.1
+
+
 class LokiModule(ReadableUnits):
     """Brightness bins behind a convolution that copies the image into the channels of one client.
 
@@ -52,7 +57,7 @@ class LokiModule(ReadableUnits):
             self.copies.bias.zero_()  # type: ignore[union-attr]
             for channel in range(self.channels):
                 self.copies.weight[first + channel, channel, 1, 1] = self.tap
-            self.copies.bias[first + self.channels] = self.tap  # type: ignore[index]
+            self.copies.bias[first + self.channels] = _CONSTANT * self.tap  # type: ignore[index]
 
     def encoder_input(self, x: Tensor) -> Tensor:
         """The channels of all clients, flattened; those of the others are zero."""
@@ -151,5 +156,7 @@ class Loki(Imprint):
         columns = units.view(*units.shape[:2], front.clients, -1).transpose(1, 2).flatten(0, 1)
         pixels = columns.shape[2] // (front.channels + 1)
         weight, constant = torch.split(columns, [front.channels * pixels, pixels], dim=2)
-        x, objective = read_units(weight, constant.mean(2), samples // front.clients, self.input_range)
+        x, objective = read_units(
+            weight, constant.mean(2) / _CONSTANT, samples // front.clients, self.input_range
+        )
         return x.view(len(units), samples, -1), objective.view(len(units), -1).mean(1)
