@@ -14,9 +14,7 @@ from refiner.attacks.imprint import Imprint, read_units
 from refiner.core.task import Task
 from refiner.errors import DataError
 
-
-# The constant channel's value. Smaller than pixels, so that it takes little of a clipped gradient's length; its
-# gradient is the mean over all pixels.
+# The value of the constant channel: small, so that it takes little of a clipped gradient's length.
 _CONSTANT = 0.1
 
 
