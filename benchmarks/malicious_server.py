@@ -40,7 +40,7 @@ SETTINGS = {
     "loki": [f"std={std},tap={tap:g}" for std in (0.125, 0.4) for tap in (500, 5e4)],
     "loki+denoiser": WIDE,
     "trap-weights": ["factor=0.95", "factor=0.97"],
-    "spear": ["starts=1024"],
+    "spear": [""],
     "analytic": [""],
 }
 DEFENSES = [
