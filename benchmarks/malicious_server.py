@@ -85,7 +85,7 @@ def attacked(
     return {
         "PSNR": result.means["psnr"].value,
         "top-1": result.means["top1_pixels"].value,
-        "diverged": sum(result.diverged),
+        "objective": sum(result.objective) / len(result.objective),
     }
 
 

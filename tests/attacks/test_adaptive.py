@@ -11,7 +11,7 @@ from refiner.attacks import (
     Simulator,
     make_attack,
 )
-from refiner.attacks.adaptive import _utility_weights
+from refiner.attacks.adaptive import Start, _utility_weights
 from refiner.core import Task, flatten, gradients
 from refiner.data import load_sample
 from refiner.defenses import make_defense
@@ -29,14 +29,14 @@ def task() -> Task:
 
 
 @pytest.mark.parametrize("start", ["near", "random", "zero"])
-def test_the_attacked_gradient_is_as_far_from_the_upload_as_real_ones_are(task: Task, start: str) -> None:
+def test_the_attacked_gradient_is_as_far_from_the_upload_as_real_ones_are(task: Task, start: Start) -> None:
     def protect(x: torch.Tensor, y: torch.Tensor, seed: int) -> SimulatedUploads:
         return SimulatedUploads([DEFENSE.protect(task, x, y, seed=seed).flat()], None)
 
     simulator = Simulator(SAMPLE.images[40:72], SAMPLE.labels[40:72], protect)
     x, y = SAMPLE.images[:3, None], SAMPLE.labels[:3, None]
     observation = Observation.of(task, DEFENSE.protect(task, x, y, seed=9))
-    attack = Adaptive(InvertingGradients(iterations=1), start=start, images=32)  # type: ignore[arg-type]
+    attack = Adaptive(InvertingGradients(iterations=1), start=start, images=32)
     distance = attack._expected_distance(observation, simulator, seed=0)
     public = SAMPLE.images[40:72, None], SAMPLE.labels[40:72, None]
     real = flatten(gradients(task, *public))

@@ -1,7 +1,5 @@
 """Attacks of a server that changes the model: exact without a defence, through sums and local steps too."""
 
-import math
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -177,9 +175,9 @@ def test_bad_settings_and_models_are_one_line(task: Task) -> None:
         Protocol(summed_clients=3).observations(4, 2)
     with pytest.raises(DataError, match=r"^local_steps = 3: expected a divisor of the batch of 4"):
         Protocol(local_steps=3).observations(4, 4)
-    for wrong in ({"bins": 0}, {"std": 0.0}, {"mean": math.inf}, {"scale": -1.0}):
-        with pytest.raises(SettingError, match=next(iter(wrong))):
-            Imprint(**wrong)  # type: ignore[arg-type]
+    for wrong in ("bins=0", "std=0", "mean=inf", "scale=-1", "input_range=(1,0)"):
+        with pytest.raises(SettingError, match=wrong.partition("=")[0]):
+            make_attack(f"imprint:{wrong}")
     for text in ("trap-weights:factor=2", "loki:tap=0", "imprint+loki", "spear:starts=0"):
         with pytest.raises(RefinerError):
             make_attack(text)

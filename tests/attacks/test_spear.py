@@ -28,7 +28,7 @@ def test_batches_come_back_exactly(task: Task, batch: int) -> None:
     result = Spear().reconstruct(Observation.of(task, make_defense("none").protect(task, x, y)))
     apart = (result.x[:, None] - x[:, :, None]).abs().flatten(3).amax(3).amin(2)
     assert float(apart.max()) < 1e-3
-    assert not bool(result.diverged.any()) and float(result.objective.max()) < 1e-4
+    assert result.objective.tolist() == [0, 0] and not bool(result.diverged.any())
 
 
 @pytest.mark.parametrize("defense", ["dp-gaussian:magnitude=1e-2,clip=none", "pruning:rate=0.99"])
@@ -36,7 +36,7 @@ def test_behind_a_defence_nothing_is_found_and_the_result_says_so(task: Task, de
     x, y = IMAGES[None, :6], LABELS[None, :6]
     noisy = make_defense(defense).protect(task, x, y, seed=0)
     result = Spear(starts=256).reconstruct(Observation.of(task, noisy))
-    assert result.diverged.tolist() == [True] and bool(result.x.isfinite().all())
+    assert float(result.objective) > 0.5 and bool(result.x.isfinite().all())
 
 
 def test_models_and_batches_that_it_does_not_fit_are_one_line(task: Task) -> None:

@@ -250,6 +250,8 @@ def test_badge_is_the_verdict_on_the_only_defence(audited: Audited) -> None:
     assert page_verdict([shown, hidden, replace(hidden, defense="other")]) is None
     page = render_page(report_page([hidden]))
     assert "neither visible nor identifiable</span>" in page
+    untested = render_page(report_page([judged(audited("refiner"), *[replace(NEITHER, chance=None)] * 3)]))
+    assert "not visible; identification not tested</span>" in untested
     unknown = judged(audited("refiner"), *[NEITHER] * 3, control=None)
     assert page_verdict([unknown]) == "no verdict"
     assert "audit the defence `none` as well" in summary([unknown])

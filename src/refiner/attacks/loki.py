@@ -49,13 +49,14 @@ class LokiModule(ReadableUnits):
         Args:
             client: The client's number in the sum.
         """
-        first = (self.channels + 1) * client
+        first, weight, bias = (self.channels + 1) * client, self.copies.weight, self.copies.bias
+        assert bias is not None
         with torch.no_grad():
-            self.copies.weight.zero_()
-            self.copies.bias.zero_()  # type: ignore[union-attr]
+            weight.zero_()
+            bias.zero_()
             for channel in range(self.channels):
-                self.copies.weight[first + channel, channel, 1, 1] = self.tap
-            self.copies.bias[first + self.channels] = _CONSTANT * self.tap  # type: ignore[index]
+                weight[first + channel, channel, 1, 1] = self.tap
+            bias[first + self.channels] = _CONSTANT * self.tap
 
     def encoder_input(self, x: Tensor) -> Tensor:
         """The channels of all clients, flattened; those of the others are zero."""

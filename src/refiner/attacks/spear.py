@@ -52,8 +52,6 @@ class _Solution(NamedTuple):
     """Estimates of a batch."""
 
     x: Tensor
-    error: float
-    """The share of gW that they do not explain."""
     confirmed: int
     """How many of them activate just the units that have a gradient for them."""
 
@@ -121,9 +119,8 @@ class Spear(Attack):
             options: The seed of the starts, and the progress.
 
         Returns:
-            The batches. The objective is the share of the gradient that the samples do not explain. A victim
-            has diverged if some of its samples, put into the model, activate other units than those that
-            have a gradient for them.
+            The batches. The objective is the share of samples that are not confirmed: put into the model,
+            they activate other units than those that have a gradient for them.
 
         Raises:
             DataError: The model has another structure, or the batch is larger than the layer.
@@ -148,15 +145,15 @@ class Spear(Attack):
         low, high = self.input_range
         x = torch.stack([solution.x for solution in solved]).to(weight).clamp(low, high)
         x = x.view(-1, first.samples, *first.task.input_shape)
-        objective = torch.tensor([solution.error for solution in solved], device=x.device)
-        failed = torch.tensor([s.confirmed < first.samples for s in solved], device=x.device)
+        objective = torch.tensor([1 - s.confirmed / first.samples for s in solved], device=x.device)
+        diverged = torch.zeros(len(x), dtype=torch.bool, device=x.device)
         labels = known_labels(observations, threat)
-        return Reconstruction(x, labels.to(x.device), objective, failed, time.perf_counter() - start)
+        return Reconstruction(x, labels.to(x.device), objective, diverged, time.perf_counter() - start)
 
     def _solve(self, layer: _Layer, samples: int, generator: torch.Generator) -> "_Solution":
         """The samples of one victim: exact, or the estimate with the most samples that fit their gradient."""
         low, high = self.input_range
-        best = _Solution(layer.gw.new_full((samples, layer.gw.shape[1]), (low + high) / 2), 1.0, 0)
+        best = _Solution(layer.gw.new_full((samples, layer.gw.shape[1]), (low + high) / 2), 0)
         # The columns of L are orthonormal, so that a random start favours no sample.
         triangle = torch.linalg.qr(layer.gw.T, mode="r").R
         left, singular, _ = torch.linalg.svd(triangle.T)
@@ -261,10 +258,9 @@ def _solution(
     mixing = directions.T * lengths
     x = torch.linalg.lstsq(mixing, rows).solution.nan_to_num(0.0)
     delta = factor @ mixing
-    error = float((delta @ x - layer.gw).norm() / layer.gw.norm())
     # The server knows the weights: a unit has a gradient for exactly the samples for which it is active.
     active = x @ layer.weight.T + layer.bias > 0
     has_gradient = (delta.abs() > _ZERO * delta.abs().amax(0)).T
     agreement = ((active == has_gradient) | ~layer.alive).double().mean(1)
     fits = (agreement > _AGREEMENT).tolist()
-    return _Solution(x, error, sum(fits)), fits
+    return _Solution(x, sum(fits)), fits

@@ -11,7 +11,14 @@ from refiner.audit.ranking import RankedDefense, first_choice, rank_defenses, ra
 from refiner.audit.report_figures import distribution, gallery, image_grid, privacy_against_price
 from refiner.audit.report_table import column_definitions, columns, table_note, table_rows
 from refiner.audit.result import AuditResult
-from refiner.audit.summary import blind_sentence, by_defense, main_sentences, other_sentences, verdict_note
+from refiner.audit.summary import (
+    blind_sentence,
+    by_defense,
+    identification_counts,
+    main_sentences,
+    other_sentences,
+    verdict_note,
+)
 from refiner.errors import DataError
 from refiner.report import VERDICTS, Page, Section, SettingsTable, Table, Verdict, write_page
 
@@ -124,6 +131,7 @@ def report_page(
         folded=details,
         note=(" ".join([*(sentences[1:] if many else []), *other[1:]]), verdict_note(results)),
         verdict=page_verdict(results),
+        verdict_text=_badge_text(results),
         made=max(result.made for result in results),
     )
 
@@ -141,6 +149,13 @@ def page_verdict(results: Sequence[AuditResult]) -> Verdict | None:
     if len({name for name, _ in defended}) > 1:
         return None
     return min((result.verdict.level for _, result in defended), key=VERDICTS.index)
+
+
+def _badge_text(results: Sequence[AuditResult]) -> str:
+    """Return the words of the badge where identification did not count; empty where it did."""
+    if page_verdict(results) != "neither" or all(map(identification_counts, results)):
+        return ""
+    return "not visible; identification not tested"
 
 
 def _facts(first: AuditResult, source: str) -> list[tuple[str, str]]:

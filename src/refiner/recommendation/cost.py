@@ -71,7 +71,7 @@ def measure_costs(
                     assert plan.attacker_images is not None
                     uploads[defense] = estimate_duration([plan]).seconds / len(plan.attacker_images.images)
                 except RefinerError:
-                    continue
+                    continue  # as above
         elif "iterations" in attack.settings():
             iteration = estimate_duration([plan]).seconds / (len(y) * _TIMED_ITERATIONS)
             grid = Tuning(x[:1], y[:1], **TUNING_GRID).grid(attack)

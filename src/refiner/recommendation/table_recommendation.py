@@ -190,7 +190,7 @@ def _with_accuracy(
         kept = 100 * train(row.defense) / max(undefended, 1e-9)
     except ProtectionError as error:
         note(f"{row.defense} is left out: its training failed ({error})")
-        return replace(row, price=replace(row.price, pmm=0.0), is_met=False)
+        return replace(row, is_met=False)
     return replace(row, price=replace(row.price, pmm=kept))
 
 

@@ -61,6 +61,7 @@ class Page:
             `folded` sections it stands before them, together with the facts, so that the first section is on
             the first screen, under the heading `note_title`.
         verdict: Shown as a badge before the summary.
+        verdict_text: The words of the badge, if not those of the verdict.
         made: When the results were computed, with a time zone.
         note_title: Heading of the note and the facts where they stand before folded sections.
 
@@ -79,6 +80,7 @@ class Page:
     folded: Sequence[Section] = ()
     answer: str = ""
     note_title: str = "How to judge these results"
+    verdict_text: str = ""
 
     def __post_init__(self) -> None:
         check_verdict(self.verdict)
@@ -184,7 +186,7 @@ def _summary(page: Page) -> str:
         return paragraph(page.summary, "summary")
     style = "" if page.verdict is None else f" {css_class(page.verdict)}"
     parts = [
-        "" if page.verdict is None else badge(page.verdict, long=True),
+        "" if page.verdict is None else badge(page.verdict, long=True, text=page.verdict_text),
         f"<strong>{escape(page.answer)}</strong>" if page.answer else "",
         escape(page.summary),
     ]

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from html import escape
 from typing import Literal
 
 from refiner.checks import choice
@@ -56,16 +57,21 @@ def icon(verdict: Verdict) -> str:
     return f'<svg class="icon" aria-hidden="true"><use href="#icon-{css_class(verdict)}"></use></svg>'
 
 
-def badge(verdict: Verdict, *, long: bool = False) -> str:
+def badge(verdict: Verdict, *, long: bool = False, text: str = "") -> str:
     """Return the verdict as a badge with its icon and its word, or with words that need no table around them.
+
+    Args:
+        verdict: The verdict.
+        long: Whether the words stand alone.
+        text: Other words.
 
     >>> badge("visible").endswith("visible</span>")
     True
     >>> badge("neither", long=True).endswith("neither visible nor identifiable</span>")
     True
     """
-    text = "neither visible nor identifiable" if long and verdict == "neither" else verdict
-    return f'<span class="badge {css_class(verdict)}">{icon(verdict)}{text}</span>'
+    text = text or ("neither visible nor identifiable" if long and verdict == "neither" else verdict)
+    return f'<span class="badge {css_class(verdict)}">{icon(verdict)}{escape(text)}</span>'
 
 
 def share_bar(verdicts: Iterable[Verdict | None]) -> str:

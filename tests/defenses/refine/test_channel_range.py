@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import refiner
 from refiner.attacks import Observation, ThreatModel, make_attack
 from refiner.core import Task
-from refiner.core.input_range import InputRange, check_input_range, from_unit_range, to_unit_range
+from refiner.core.input_range import check_input_range, from_unit_range, to_unit_range
 from refiner.data import load_sample
 from refiner.defenses import NoDefense, Refiner, make_defense
 from refiner.errors import DataError, SettingError
@@ -127,7 +127,8 @@ def test_data_outside_of_their_channel_are_rejected(task: Task) -> None:
         defense.protect(task, outside, Y)
     assert "\n" not in str(caught.value)
     # A range that was computed with other rounding is accepted.
-    rounded: InputRange = tuple(tuple(round(v, 3) for v in part) for part in RANGE)  # type: ignore[assignment, union-attr]
+    lows, highs = ((-MEAN / STD), (1 - MEAN) / STD)
+    rounded = tuple(round(v, 3) for v in lows.tolist()), tuple(round(v, 3) for v in highs.tolist())
     Refiner(search="never", input_range=rounded).protect(task, NORMALISED, Y)
 
 
