@@ -8,7 +8,7 @@ is images 0 to 39,999. The defence and its settings are known, its secret is not
 on uploads: a network estimates images from the exact robust data, beside the best linear filter and a
 likelihood match among known candidates. Top-1: an original is the closest of all victims to its
 reconstruction, by `metrics.identify`. One row for each combination, in learned.jsonl, which
-docs/results/learned.md shows.
+docs/results/learned.md shows. "noise ratio" is what the evaluation network D says of reconstructions.
 """
 
 import argparse
@@ -60,7 +60,7 @@ def attacked(
         *victims,
         defense=defense,
         attack=attack,
-        metrics=["identification"],
+        metrics=["identification", "noise"],
         pool=pool,
         seed=seed,
         tune=tune,
@@ -71,6 +71,7 @@ def attacked(
         "PSNR": psnr.value,
         "±": None if psnr.low is None or psnr.high is None else (psnr.high - psnr.low) / 2,
         "top-1": result.means["top1_pixels"].value,
+        "noise ratio": result.means["noise"].value if "noise" in result.means else None,
         "diverged": sum(result.diverged),
         "tuned": None if result.tuned is None else dict(result.tuned.chosen),
         "seconds": round(result.seconds.attack + result.seconds.tuning, 1),

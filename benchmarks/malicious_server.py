@@ -4,7 +4,7 @@
         [--defenses none refiner …] [--batches 1 16] [--victims 64] [--local-steps 1] [--summed-clients 1]
 
 Victims are CIFAR-10 training images from 40,000 on. Settings of an attack are chosen for each defence on
-images from 39,000 on, by mean PSNR, among those of SETTINGS; the truth about victims is never used.
+images from 38,000 on, by mean PSNR, among those of SETTINGS; the truth about victims is never used.
 `ATTACK+denoiser` learns from images 0 to 2,999. The mean PSNR stands beside that of a blind guess, and top-1
 is the share of images that their reconstruction singles out among all victims. One row for each combination
 in malicious.jsonl, which docs/results/malicious.md shows.
@@ -30,7 +30,7 @@ from refiner.models import build_model
 from refiner.models.model_weights import load_model_weights
 from rows import append_rows
 
-FIRST_VICTIM, FIRST_TUNING, POOL = 40_000, 39_000, 3_000
+FIRST_VICTIM, FIRST_TUNING, POOL = 40_000, 38_000, 3_000
 # Behind Refiner's noise the brightness of images varies three times as much; noise asks for large gradients.
 BINS = [f"std={std},scale={scale:g}" for std in (0.125, 0.4) for scale in (1.0, 1e3)]
 WIDE = ["std=0.4,scale=1,input_range=(-3,4)"]
@@ -116,6 +116,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     pool = pixels(cifar10.images[:POOL], device), cifar10.labels[:POOL].to(device)
 
     def clients(first: int, count: int, batch: int) -> Images:
+        if first == FIRST_TUNING and first + count * batch > FIRST_VICTIM:
+            parser.error(f"--summed-clients {options.summed_clients}: too many images to tune on")
         rows = slice(first, first + count * batch)
         x = pixels(cifar10.images[rows], device)
         return x.view(count, batch, *x.shape[1:]), cifar10.labels[rows].to(device).view(count, batch)
