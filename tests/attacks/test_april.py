@@ -185,5 +185,5 @@ def test_models_of_another_structure_are_one_line(model: nn.Module, message: str
 def test_batches_of_several_images_are_one_line() -> None:
     task = Task(small_vit(), example=X[0])
     update = make_defense("none").protect(task, X[:2].view(1, 2, 3, SIDE, SIDE), Y[:2].view(1, 2))
-    with pytest.raises(DataError, match=r"^batch = 2: expected 1: of more images the position embedding's"):
+    with pytest.raises(DataError, match=r"^batch = 2: expected 1: of more images april sees only the sum"):
         April().reconstruct(Observation.of(task, update))

@@ -63,6 +63,22 @@ class April(Attack):
         """
         find_patch_embedding(task, self.name)
 
+    def check_samples(self, samples: int) -> None:
+        """Raise unless batches have one image.
+
+        Args:
+            samples: The samples of one observation.
+
+        Raises:
+            DataError: There are more.
+        """
+        if samples != 1:
+            raise DataError(
+                field="batch",
+                value=samples,
+                expected=f"1: of more images {self.name} sees only the sum of the tokens' gradients",
+            )
+
     def run(
         self, observations: list[Observation], threat: ThreatModel, options: RunOptions
     ) -> Reconstruction:
@@ -78,16 +94,10 @@ class April(Attack):
             an undefended upload. A victim without a finite result, as for G = 0, has diverged.
 
         Raises:
-            DataError: The batches have more than one image, or the model has another structure.
+            DataError: The model has another structure.
         """
         start = time.perf_counter()
         first = observations[0]
-        if first.samples != 1:
-            raise DataError(
-                field="batch",
-                value=first.samples,
-                expected="1: of more images the position embedding's gradient is only the sum over them",
-            )
         found = find_patch_embedding(first.task, self.name)
         labels = known_labels(observations, threat)
         grey = found.pixels.patches_of(first.gradient.new_full((1, found.pixels.pixels.numel()), 0.5))
