@@ -5,21 +5,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from refiner.attacks.base import Attack, Reconstruction, RunOptions
 from refiner.attacks.label_inference import known_labels
+from refiner.attacks.noisy_equations import solve_noisy
 from refiner.attacks.observation import Observation
 from refiner.attacks.patch_embedding import find_patch_embedding
 from refiner.attacks.threat_model import ThreatModel
 from refiner.core.task import Task
 from refiner.errors import DataError
 
-# The penalties that are compared, relative to the largest singular value.
-_PENALTIES = torch.logspace(-9, 1, 41, dtype=torch.float64)
-# The penalty where there are no more equations than unknowns, so that nothing shows the noise: smaller
-# singular values are rounding errors of gradients in float32.
-_ROUNDING = torch.tensor([1e-6], dtype=torch.float64)
+# The standard deviation of an image's pixels, about.
+_PIXEL_SPREAD = 0.25
 
 
 @dataclass(frozen=True)
@@ -32,10 +29,7 @@ class April(Attack):
     for the tokens with the first attention's weights, which must then follow without a normalisation layer;
     the patch embedding's gradient needs no such condition.
 
-    The equations are solved by ridge regression, with the penalty that generalised cross-validation (Golub,
-    Heath and Wahba, Technometrics 1979) chooses for each victim. Without noise that is least squares; with
-    noise it does without the singular values that the noise hides. A width below T leaves no equations to
-    choose by: the penalty is then that of rounding errors.
+    Behind noise the equations are solved as `noisy_equations` says, and what the noise hides is mid-grey.
 
     >>> from refiner import NoDefense
     >>> from refiner.models import ViT
@@ -90,8 +84,9 @@ class April(Attack):
             options: Not used: nothing is random or iterated.
 
         Returns:
-            The images, in 0..1. The objective is the share of the weight's gradient that is not Gᵀ X: 0 for
-            an undefended upload. A victim without a finite result, as for G = 0, has diverged.
+            The images, in 0..1; grey where G = 0, which reveals nothing. The objective is the share of the
+            weight's gradient that is not Gᵀ X: 0 for an undefended upload. A victim without a finite result
+            has diverged.
 
         Raises:
             DataError: The model has another structure.
@@ -100,40 +95,22 @@ class April(Attack):
         first = observations[0]
         found = find_patch_embedding(first.task, self.name)
         labels = known_labels(observations, threat)
-        grey = found.pixels.patches_of(first.gradient.new_full((1, found.pixels.pixels.numel()), 0.5))
+        grey = found.pixels.patches_of(torch.full((1, found.pixels.pixels.numel()), 0.5).to(first.gradient))[
+            0
+        ]
+        mean_square = float((grey.square() + (_PIXEL_SPREAD * found.pixels.scale).square()).mean())
         parts = []
         for observation in observations:
             gradient = first.task.unflatten(observation.gradient)
             parts.append((found.token_gradients(gradient).mT, found.weight_gradients(gradient)))
         tokens, weight = (torch.cat(column, dim=1).double() for column in zip(*parts, strict=True))
         with torch.no_grad():
-            deviation, residual = _ridge(tokens, weight - tokens @ grey)
-            share = residual / weight.square().sum((1, 2))
-            x = found.pixels.images_of(grey + deviation)
+            patches = solve_noisy(tokens, weight, grey, mean_square)
+            residual = (weight - tokens @ patches).square().sum((1, 2))
+            share = residual / weight.square().sum((1, 2)).clamp_min(torch.finfo(torch.float64).tiny)
+            x = found.pixels.images_of(patches)
         failed = ~(x.isfinite().all(1) & share.isfinite())
         x = torch.where(failed[:, None], 0.5, x).clamp(0, 1).to(first.gradient)
         x = x.view(-1, 1, *first.task.input_shape)
         objective = share.masked_fill(failed, torch.inf).to(x)
         return Reconstruction(x, labels.to(x.device), objective, failed, time.perf_counter() - start)
-
-
-def _ridge(matrix: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """The ridge solution D `[V, T, inputs]` of A D = target for each victim, and ‖A D − target‖² `[V]`.
-
-    Of `_PENALTIES` the one is taken with the smallest ‖A D − target‖² / (equations − effective unknowns)².
-    That is no measure if there are no more equations than unknowns.
-    """
-    left, singular, right = torch.linalg.svd(matrix, full_matrices=False)
-    inside = left.mT @ target
-    outside = (target - left @ inside).square().sum((1, 2))
-    energy = inside.square().sum(2)
-    free = matrix.shape[1] - singular.shape[1]
-    compared = _PENALTIES if free else _ROUNDING
-    penalties = (compared.to(matrix)[:, None] * singular[:, 0]).square()[..., None]
-    kept = penalties / (singular.square() + penalties)
-    residuals = outside + (kept.square() * energy).sum(2)
-    scores = residuals / (free + kept.sum(2)).square()
-    best = scores.argmin(0)
-    victims = torch.arange(len(matrix), device=matrix.device)
-    factor = singular / (singular.square() + penalties[best, victims])
-    return right.mT @ (factor[..., None] * inside), residuals[best, victims]
