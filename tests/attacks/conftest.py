@@ -51,6 +51,7 @@ QUICK: dict[str, Attack] = {
 TESTED_ALONE = (
     "linear",
     "analytic",
+    "april",
     "learned",
     "denoiser",
     "adaptive",

@@ -6,6 +6,7 @@ To use one: `make_attack` or its class, then `Attack.reconstruct`. To write one:
 
 from refiner.attacks.adaptive import Adaptive
 from refiner.attacks.analytic import AnalyticReconstruction
+from refiner.attacks.april import April
 from refiner.attacks.base import Attack, Reconstruction, RunOptions
 from refiner.attacks.denoised import Denoised
 from refiner.attacks.distance import Distance
@@ -45,6 +46,7 @@ ATTACKS: Registry[Attack] = Registry(
         "ggl-paper": GGL.paper,
         "linear": LinearReconstruction,
         "analytic": AnalyticReconstruction,
+        "april": April,
         "learned": LearnedReconstruction,
         "denoiser": Denoised,
         "adaptive": Adaptive,
@@ -67,6 +69,7 @@ __all__ = [
     "IDLG",
     "Adaptive",
     "AnalyticReconstruction",
+    "April",
     "Attack",
     "Capability",
     "Denoised",

@@ -54,6 +54,22 @@ class AnalyticReconstruction(Attack):
         """
         first_linear_layer(task, self.name)
 
+    def check_samples(self, samples: int) -> None:
+        """Raise unless batches have one sample.
+
+        Args:
+            samples: The samples of one observation.
+
+        Raises:
+            DataError: There are more.
+        """
+        if samples != 1:
+            raise DataError(
+                field="batch",
+                value=samples,
+                expected=f"1: of more samples {self.name} would return a weighted mean",
+            )
+
     def run(
         self, observations: list[Observation], threat: ThreatModel, options: RunOptions
     ) -> Reconstruction:
@@ -69,17 +85,11 @@ class AnalyticReconstruction(Attack):
             upload. A victim without a finite result, as for gb = 0, has diverged.
 
         Raises:
-            DataError: The batches have more than one sample, or the model starts with another layer.
+            DataError: The model starts with another layer.
         """
         start = time.perf_counter()
         first = observations[0]
         layer = first_linear_layer(first.task, self.name)
-        if first.samples != 1:
-            raise DataError(
-                field="batch",
-                value=first.samples,
-                expected=f"1: of more samples {self.name} would return a weighted mean",
-            )
         labels = known_labels(observations, threat)
         with tensor_float32(False), torch.no_grad():
             parts = [layer_gradient(o.task, o.gradient, layer) for o in observations]

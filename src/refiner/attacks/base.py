@@ -93,8 +93,9 @@ class Attack(ABC):
     - sets `min_public_images` if it learns from simulated uploads: it needs "public" and "defense", and finds
       both in `options.simulator`;
     - overrides `changed_task` if the server sends a changed model, and then needs "changed_model";
-    - overrides, where the defaults are wrong, `check` (tasks that the attack can't be run on), `needs_for`
-      (capabilities that depend on the task) and `networks` (networks whose weights affect the result).
+    - overrides, where the defaults are wrong, `check` (tasks that the attack can't be run on),
+      `check_samples` (batches that are too large for it), `needs_for` (capabilities that depend on the task)
+      and `networks` (networks whose weights affect the result).
 
     An attack that minimises the distance between gradients derives from `MatchingAttack` instead, which
     implements `run`. A package makes its attack available by name with an entry point in the group
@@ -138,8 +139,9 @@ class Attack(ABC):
         Raises:
             ThreatModelError: The attack needs, or the observation or the simulator contains, what `threat`
                 does not grant.
-            DataError: The observations are not of the same victims, `resume` is the state of another run, or
-                the simulator is missing or does not fit the task.
+            DataError: The observations are not of the same victims, their batches are too large for the
+                attack, `resume` is the state of another run, or the simulator is missing or does not fit the
+                task.
 
         >>> import torch
         >>> from refiner import LeNet, NoDefense
@@ -162,6 +164,7 @@ class Attack(ABC):
         if threat is not None and not isinstance(threat, ThreatModel):
             raise checks.wrong("threat", threat, "a ThreatModel")
         check_same_victims(uploads)
+        self.check_samples(uploads[0].samples)
         granted = threat or ThreatModel()
         granted.check(self.needs_for(uploads[0].task), self.name)
         self._check_simulator(uploads[0].task, granted, simulator)
@@ -220,6 +223,13 @@ class Attack(ABC):
 
         Args:
             task: The model and its loss.
+        """
+
+    def check_samples(self, samples: int) -> None:  # noqa: B027 - overriding it is optional
+        """Raise a `RefinerError` if the attack can't reconstruct so many samples; the default takes all.
+
+        Args:
+            samples: The samples of one observation: a batch, or the batches of all clients of a sum.
         """
 
     def changed_task(self, task: Task, samples: int) -> Task:

@@ -48,6 +48,14 @@ class WrappedAttack(Attack):
         """
         self.attack.check(task)
 
+    def check_samples(self, samples: int) -> None:
+        """Raise if the other attack can't reconstruct so many samples.
+
+        Args:
+            samples: The samples of one observation.
+        """
+        self.attack.check_samples(samples)
+
     def needs_for(self, task: Task) -> frozenset[Capability]:
         """Return what both need."""
         return self.attack.needs_for(task) | self.needs

@@ -142,6 +142,7 @@ class Plan:
             raise checks.wrong("protocol", protocol, "a Protocol")
         protocol = protocol or Protocol()
         _, samples = protocol.observations(*y.shape)
+        attacker.check_samples(samples)
         task = attacker.changed_task(task, samples)
         attacker.send_to(task, protocol.summed_clients - 1)
         checks.integer("seed", seed, 0, SEED_OFFSET - 1)

@@ -11,6 +11,7 @@ ATTACKS = (
     "ggl-paper",
     "linear",
     "analytic",
+    "april",
     "learned",
     "denoiser",
     "adaptive",

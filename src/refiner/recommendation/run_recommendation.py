@@ -58,8 +58,8 @@ def recommend(
         budget: About how many seconds the attacks may take; the search is scaled down until it fits.
         defenses: The candidates, by name with settings; None for `CANDIDATES`, or some of them where the
             budget is short.
-        attacks: The attacks to try; None for `linear`, `analytic`, `inverting` and on a GPU `learned`, or
-            some of them where the budget is short.
+        attacks: The attacks to try; None for `analytic`, `april`, `linear`, `inverting` and on a GPU
+            `learned`, or some of them where the budget is short.
         training_rounds: Rounds of short trainings that measure the accuracy which the finalists keep, after
             which the trained model is attacked too; 0 for none.
         lr: The learning rate of these trainings.
@@ -165,7 +165,7 @@ def make_plan(
     """
     candidates = check_candidates(tuple(defenses or CANDIDATES))
     on_gpu = next(iter(task.parameters().values())).is_cuda
-    names = tuple(attacks or ("analytic", "linear", *(("learned",) if on_gpu else ()), "inverting"))
+    names = tuple(attacks or ("analytic", "april", "linear", *(("learned",) if on_gpu else ()), "inverting"))
     checks.number("budget", budget, 0, above=True)
     question: dict[str, Any] = {
         "asked": (*candidates, *names),
