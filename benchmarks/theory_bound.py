@@ -6,7 +6,7 @@
 from undefended gradients. x* are robust data, x̂ reconstructions from their uploads. Distances are the mean
 squared error, and the difference of noise ratios that the evaluation network D gives. Victims are CIFAR-10
 training images from 40,000 on, LeNet is untrained, uploads are of single images. One row for each attack,
-defence and distance in theory.jsonl, which docs/results/malicious.md shows.
+defence and distance in theory.jsonl, which docs/results/theory.md shows.
 """
 
 import argparse
