@@ -1,0 +1,120 @@
+"""Attacks that solve for single images instead of matching gradients, on the models that they fit.
+
+    python benchmarks/exact_inversion.py --data FOLDER --out FOLDER --model vit --attack april
+        [--steps 0 100] [--defenses none refiner …] [--victims 8]
+
+Victims are CIFAR-10 training images from 40,000 on, B = 1. Each state is the model after so many steps of
+AdamW on batches of 16 images below 40,000; "training loss" is the mean over the last ten of them. Top-1: an
+original is the closest of all victims to its reconstruction. One row for each state and defence in
+exact.jsonl, which docs/results/exact.md shows.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pixels import client_batches, pixels
+from refiner.attacks import make_attack
+from refiner.audit import audit
+from refiner.core import Task
+from refiner.data import ImageDataset, load_data
+from refiner.metrics import blind_guess
+from refiner.models import build_model
+from rows import append_rows
+
+DEFENSES = [
+    "none",
+    "dp-gaussian:magnitude=1e-3,clip=none",
+    "dp-gaussian:magnitude=1e-3,clip=1",
+    "pruning:rate=0.99",
+    "gq:bits=8",
+    "refiner",
+]
+PUBLIC, BATCH, LR, LOSSES = 40_000, 16, 1e-4, 10
+
+
+def train(model: nn.Module, cifar10: ImageDataset, steps: int, device: str, seed: int) -> float | None:
+    """Train the model in place, and return the mean loss of the last steps; None without steps."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LR)
+    draws = torch.Generator().manual_seed(seed)
+    losses: list[float] = []
+    for step in range(steps):
+        rows = torch.randint(PUBLIC, (BATCH,), generator=draws)
+        loss = F.cross_entropy(model(pixels(cifar10.images[rows], device)), cifar10.labels[rows].to(device))
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        losses = [*losses, loss.item()][-LOSSES:]
+        if not (step + 1) % LOSSES:
+            print(f"{step + 1} steps, loss {sum(losses) / len(losses):.2f}", flush=True)
+    return sum(losses) / len(losses) if losses else None
+
+
+def attacked(task: Task, defense: str, attack: str, x: Tensor, y: Tensor, seed: int) -> dict[str, object]:
+    """The scores of an attack on uploads."""
+    began = time.perf_counter()
+    result = audit(
+        task,
+        x,
+        y,
+        defense=defense,
+        attack=make_attack(attack),
+        metrics=["identification"],
+        seed=seed,
+        control=False,
+    )
+    return {
+        "PSNR": result.means["psnr"].value,
+        "SSIM": result.means["ssim"].value,
+        "top-1": result.means["top1_pixels"].value,
+        "attack seconds": round(result.seconds.attack, 1),
+        "seconds": round(time.perf_counter() - began, 1),
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--model", default="vit", metavar="NAME:SETTING=VALUE")
+    parser.add_argument("--attack", default="april", metavar="NAME:SETTING=VALUE")
+    parser.add_argument("--defenses", nargs="+", default=DEFENSES, metavar="NAME:SETTING=VALUE")
+    parser.add_argument("--steps", nargs="+", type=int, default=[0])
+    parser.add_argument("--victims", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(argv)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    cifar10 = load_data("cifar10", "train", root=options.data)
+    x, y = client_batches(cifar10, options.victims, 1, device)
+    blind = blind_guess(x.flatten(0, 1), pixels(cifar10.images[:1000], device)).scores["own colour"]
+    for steps in options.steps:
+        torch.manual_seed(options.seed)
+        model = build_model(options.model, 10, (3, 32, 32)).to(device)
+        loss = train(model, cifar10, steps, device, options.seed)
+        task = Task(model, example=x[0])
+        for defense in options.defenses:
+            row = {
+                "model": options.model,
+                "attack": options.attack,
+                "steps": steps,
+                "training loss": loss,
+                "defense": defense,
+                "victims": options.victims,
+                **attacked(task, defense, options.attack, x, y, options.seed),
+                "own mean colour": float(blind.mean()),
+                "seed": options.seed,
+            }
+            print(json.dumps(row, ensure_ascii=False), flush=True)
+            append_rows(options.out / "exact.jsonl", [row])
+
+
+if __name__ == "__main__":
+    main()
