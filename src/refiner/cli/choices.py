@@ -18,6 +18,7 @@ ATTACKS = (
     "loki",
     "trap-weights",
     "spear",
+    "activations",
 )
 CAPABILITIES = ("labels", "statistics", "generator", "public", "defense", "changed_model")
 DATASETS = (
