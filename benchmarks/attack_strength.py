@@ -22,6 +22,7 @@ from refiner.attacks import (
     DLG,
     GGL,
     IDLG,
+    ActivationInversion,
     Attack,
     GradInversion,
     InvertingGradients,
@@ -49,7 +50,10 @@ ATTACKS: dict[str, Attack] = {
     **{f"gradinversion, TV {w:g}": GradInversion(total_variation=w) for w in WEIGHTS},
     "ggl": GGL(),
     "ggl, paper": GGL.paper(),
+    "activations": ActivationInversion(),
 }
+# The others; it fits the ResNets and not the default model.
+DEFAULT_ATTACKS = [name for name in ATTACKS if name != "activations"]
 THREAT = ThreatModel(generator=True)
 # Weights of total variation to choose from, and the distance of the tuning images from the victims.
 TUNING_WEIGHTS, TUNING_OFFSET = (1.0, 0.3, 0.1, 0.03, 1e-2, 1e-3, 1e-4), 5000
@@ -76,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--attacks", nargs="+", default=list(ATTACKS), choices=list(ATTACKS))
+    parser.add_argument("--attacks", nargs="+", default=DEFAULT_ATTACKS, choices=list(ATTACKS))
     parser.add_argument("--models", nargs="+", default=["lenet"], choices=MODELS)
     parser.add_argument("--defense", default="none", metavar="NAME:SETTING=VALUE")
     parser.add_argument("--victims", type=int, default=1000)
@@ -121,7 +125,10 @@ def main(argv: Sequence[str] | None = None) -> None:
                     )
                     attack = replace(attack, iterations=ATTACKS[name].iterations)
                 overrides = {"iterations": options.iterations, "restarts": options.restarts}
-                attack = replace(attack, **{key: value for key, value in overrides.items() if value})
+                known = attack.settings()
+                attack = replace(
+                    attack, **{k: value for k, value in overrides.items() if value and k in known}
+                )
                 reconstruction = attack.reconstruct(observation, threat=THREAT, seed=options.seed)
                 matched = assign(reconstruction.x, x) if batch > 1 else reconstruction.x
                 flat, truth = matched.flatten(0, 1), x.flatten(0, 1)
@@ -134,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                     "first": options.first,
                     "attack": name,
                     "iterations": attack.settings()["iterations"],
-                    "restarts": attack.settings()["restarts"],
+                    "restarts": attack.settings().get("restarts", 1),
                     "total_variation": attack.settings().get("total_variation"),
                     "median MSE": float(errors.median()),
                     "mean MSE": float(errors.mean()),

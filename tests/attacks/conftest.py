@@ -59,6 +59,7 @@ TESTED_ALONE = (
     "loki",
     "trap-weights",
     "spear",
+    "activations",
 )
 """The other attacks: each has tests of its own."""
 

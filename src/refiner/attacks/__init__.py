@@ -4,6 +4,7 @@ To use one: `make_attack` or its class, then `Attack.reconstruct`. To write one:
 `MatchingAttack` for an attack that minimises a distance between gradients.
 """
 
+from refiner.attacks.activations import ActivationInversion
 from refiner.attacks.adaptive import Adaptive
 from refiner.attacks.analytic import AnalyticReconstruction
 from refiner.attacks.april import April
@@ -54,6 +55,7 @@ ATTACKS: Registry[Attack] = Registry(
         "loki": Loki,
         "trap-weights": TrapWeights,
         "spear": Spear,
+        "activations": ActivationInversion,
     },
     check=check_settings_class(Attack),
 )
@@ -67,6 +69,7 @@ __all__ = [
     "DLG",
     "GGL",
     "IDLG",
+    "ActivationInversion",
     "Adaptive",
     "AnalyticReconstruction",
     "April",

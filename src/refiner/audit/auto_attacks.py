@@ -17,8 +17,8 @@ def undefended_plans(
 ) -> tuple[list[Plan], dict[str, str]]:
     """Return an undefended audit for every attack that could work, the quickest first.
 
-    These are `analytic`, `april`, `linear`, on a GPU `learned`, and `inverting`, which stands for all attacks
-    by optimisation.
+    These are `analytic`, `april`, `activations`, `linear`, on a GPU `learned`, and `inverting`, which stands
+    for all attacks that match gradients.
 
     Args:
         make_plan: Returns the undefended audit of an attack; raises if the attack does not apply.
@@ -29,7 +29,7 @@ def undefended_plans(
         The audits, and why the other attacks do not apply, by name.
     """
     inverting = make_attack("inverting", **({} if iterations is None else {"iterations": iterations}))
-    names = ["analytic", "april", "linear", *(["learned"] if on_gpu else [])]
+    names = ["analytic", "april", "activations", "linear", *(["learned"] if on_gpu else [])]
     plans, skipped = [], {}
     for attack in (*map(make_attack, names), inverting):
         try:

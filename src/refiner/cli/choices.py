@@ -19,6 +19,7 @@ ATTACKS = (
     "loki",
     "trap-weights",
     "spear",
+    "activations",
 )
 CAPABILITIES = ("labels", "statistics", "generator", "public", "defense", "changed_model")
 DATASETS = (

@@ -81,3 +81,46 @@ def module_input(task: Task, parameters: Parameters, x: Tensor, module: str) -> 
         expected = "a module that runs once in a pass, on one row per sample"
         raise DataError(f"{module}: expected {expected}", field="module", value=module, expected=expected)
     return calls[0]
+
+
+def first_module_input(task: Task, parameters: Parameters, x: Tensor, module: str) -> Tensor:
+    """The input that a module gets when it first runs in a forward pass, which ends there.
+
+    Args:
+        task: The model.
+        parameters: One model's parameters by name.
+        x: Inputs `[B, *input]` of the model.
+        module: The name of a module that runs.
+
+    Returns:
+        The module's input, equal to `module_input` for a module that runs once, at a lower cost.
+
+    Raises:
+        DataError: The module does not run.
+
+    >>> from refiner.models import LeNet
+    >>> task = Task(LeNet(), example=torch.rand(2, 3, 32, 32))
+    >>> first_module_input(task, task.parameters(), torch.rand(2, 3, 32, 32), "body.2").shape
+    torch.Size([2, 12, 16, 16])
+    """
+
+    def end(_module: Any, args: tuple[Any, ...]) -> None:
+        raise _Reached(args[0])
+
+    handle = task.module(module).register_forward_pre_hook(end)
+    try:
+        task.scores(parameters, x)
+    except _Reached as reached:
+        return reached.given
+    finally:
+        handle.remove()
+    expected = "a module that runs in a pass"
+    raise DataError(f"{module}: expected {expected}", field="module", value=module, expected=expected)
+
+
+class _Reached(Exception):
+    """Ends a forward pass at a module, whose input it carries."""
+
+    def __init__(self, given: Tensor) -> None:
+        super().__init__()
+        self.given = given
