@@ -62,7 +62,7 @@ class ActivationInversion(Attack):
     decayed: bool = True
     """Whether the learning rate is divided by ten after 3/8, 5/8 and 7/8 of the iterations."""
     total_variation: float = 1e-2
-    """Weight of the prior."""
+    """Weight of the prior; models with batch norm need more, about 0.3."""
     input_range: InputRange = UNIT_RANGE
     """The lowest and the highest value of a pixel, or those of every channel: `((l1, …), (h1, …))`."""
 
