@@ -3,10 +3,10 @@
     python benchmarks/exact_inversion.py --data FOLDER --out FOLDER --model vit --attack april
         [--steps 0 100] [--defenses none refiner …] [--victims 8]
 
-Victims are CIFAR-10 training images from 40,000 on, B = 1. Each state is the model after so many steps of
-AdamW on batches of 16 images below 40,000; "training loss" is the mean over the last ten of them. Top-1: an
-original is the closest of all victims to its reconstruction. One row for each state and defence in
-exact.jsonl, which docs/results/exact.md shows.
+Victims are CIFAR-10 training images from 41,000 on, B = 1; the attacks were developed on earlier ones. Each
+state is the model after so many steps of AdamW on batches of 16 images below 40,000; "training loss" is the
+mean over the last ten of them. Top-1: an original is the closest of all victims to its reconstruction. One row
+for each state and defence in exact.jsonl, which docs/results/exact.md shows.
 """
 
 import argparse
@@ -36,7 +36,7 @@ DEFENSES = [
     "gq:bits=8",
     "refiner",
 ]
-PUBLIC, BATCH, LR, LOSSES = 40_000, 16, 1e-4, 10
+PUBLIC, FIRST_VICTIM, BATCH, LR, LOSSES = 40_000, 41_000, 16, 1e-4, 10
 
 
 def train(model: nn.Module, cifar10: ImageDataset, steps: int, device: str, seed: int) -> float | None:
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     cifar10 = load_data("cifar10", "train", root=options.data)
-    x, y = client_batches(cifar10, options.victims, 1, device)
+    x, y = client_batches(cifar10, options.victims, 1, device, FIRST_VICTIM)
     blind = blind_guess(x.flatten(0, 1), pixels(cifar10.images[:1000], device)).scores["own colour"]
     for steps in options.steps:
         torch.manual_seed(options.seed)

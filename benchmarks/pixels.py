@@ -5,9 +5,11 @@ from torch import Tensor
 from refiner.data import ImageDataset
 
 
-def client_batches(data: ImageDataset, clients: int, batch: int, device: str) -> tuple[Tensor, Tensor]:
-    """Images `[clients, batch, C, H, W]` and labels of clients, from image 40,000 on."""
-    rows = slice(40_000, 40_000 + clients * batch)
+def client_batches(
+    data: ImageDataset, clients: int, batch: int, device: str, first: int = 40_000
+) -> tuple[Tensor, Tensor]:
+    """Images `[clients, batch, C, H, W]` and labels of clients, from image `first` on."""
+    rows = slice(first, first + clients * batch)
     images, labels = pixels(data.images[rows], device), data.labels[rows].to(device)
     return images.view(clients, batch, *images.shape[1:]), labels.view(clients, batch)
 

@@ -95,4 +95,6 @@ def _as_patches(module: nn.Module, given: Tensor) -> Tensor | None:
         if not is_plain or module.kernel_size != module.stride or given.ndim != 4:
             return None
         return F.unfold(given, module.kernel_size, stride=module.stride).transpose(1, 2)
-    return given.flatten(1, -2) if given.ndim > 2 else None
+    # A subclass may reshape its input itself.
+    runs_on_patches = given.ndim > 2 and given.shape[-1] == module.in_features
+    return given.flatten(1, -2) if runs_on_patches else None
