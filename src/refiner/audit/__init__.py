@@ -1,5 +1,7 @@
 """The audit: how well an attack reconstructs the victims' data from the uploads of a defence."""
 
+from refiner.audit.attribute_audit import audit_attribute
+from refiner.audit.attribute_result import AttributeAudit
 from refiner.audit.auto_attacks import undefended_plans, working_attacks
 from refiner.audit.duration import Duration, estimate_duration
 from refiner.audit.from_robust import RobustEstimation
@@ -16,6 +18,7 @@ from refiner.audit.tuning import Tuning
 from refiner.audit.victims import Victims, load_labelled_images, load_victims
 
 __all__ = [
+    "AttributeAudit",
     "AuditResult",
     "Control",
     "Duration",
@@ -33,6 +36,7 @@ __all__ = [
     "Victims",
     "audit",
     "audit_all",
+    "audit_attribute",
     "audit_table",
     "estimate_duration",
     "load_labelled_images",
