@@ -62,7 +62,8 @@ def audit_attribute(
         defense: A `Defense`, or its name with settings.
         attack: Settings of the attack model.
         name: What the attribute is called.
-        threat: What the attacker is given besides the upload and the model: public images and the defence.
+        threat: What the attacker is given besides the upload and the model. Public images are needed; without
+            the defence the attack model is trained on undefended uploads.
         seed: Seed of everything random.
         control: The result for the same clients, model and seed without a defence; by default it is computed.
         on_progress: Called with the number of simulated clients done, and their total.
@@ -86,8 +87,8 @@ def audit_attribute(
     ('found', 1.0)
     """
     checks.integer("seed", seed, 0, SEED_OFFSET - 1)
-    attacker = attack or AttributeInference()
-    (threat or ThreatModel()).check(attacker.needs, attacker.name)
+    attacker, granted = attack or AttributeInference(), threat or ThreatModel()
+    granted.check(attacker.needs, attacker.name)
     defender = make_defense(defense) if isinstance(defense, str) else defense
     x, actual = _checked_clients(task, x, y, attribute)
     images, values = _checked_public(task, x, public, groups)
@@ -95,7 +96,7 @@ def audit_attribute(
 
     def predict(defense: Defense) -> AttributePrediction:
         _, observation = uploads(task, defense, x, y, labels=False, seed=seed + VICTIMS)
-        simulated = simulator(task, defense, images)
+        simulated = simulator(task, defense if granted.defense else NoDefense(), images)
         assert simulated is not None
         return attacker.infer(
             observation, simulated, values, shares=shares, seed=seed, on_clients=on_progress

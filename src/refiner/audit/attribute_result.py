@@ -26,7 +26,7 @@ class AttributeAudit:
         mae: For mixed batches: the mean absolute error of the share of images with value 1.
         blind_mae: That of the guess without an upload, the mean share in public clients.
         undefended: `auc` or `r2` of the same attack on undefended uploads.
-        model: The attack model that was chosen, "ridge" or "network".
+        model: The attack model that was chosen; see `AttributePrediction.model`.
         public: Number of public images.
         scores: The score of every client `[V]`; for mixed batches the predicted share.
         actual: The value or share of every client `[V]`.

@@ -32,7 +32,7 @@ class AttributePrediction:
     threshold: float
     """The score above which public clients that were held out have the attribute."""
     model: str
-    """Which of the two models did better on them: "ridge" or "network"."""
+    """Which model did best on them: "ridge" or "network", and the number of its part if it uses one only."""
     blind: float
     """The mean share in simulated clients: the guess without an upload."""
 
@@ -42,9 +42,10 @@ class AttributeInference:
     """Trains a model on simulated uploads of public people and applies it to the uploads of other clients.
 
     Melis, Song, De Cristofaro and Shmatikov, "Exploiting Unintended Feature Leakage in Collaborative
-    Learning", IEEE S&P 2019. A ridge regression and a small network are trained on vectors that describe an
-    upload (see `UploadSummary`); public people who are held out of the training choose between the two, the
-    ridge penalty, and the threshold. The attacker knows the defence and simulates it.
+    Learning", IEEE S&P 2019. Ridge regressions and small networks are trained on vectors that describe an
+    upload (see `UploadSummary`), on all values and on each part. Public people who are held out of the
+    training choose among them, the ridge penalty, and the threshold. The simulator has the
+    defence where the attacker knows it.
 
     >>> AttributeInference(held_out=1)
     Traceback (most recent call last):
@@ -56,7 +57,7 @@ class AttributeInference:
         "Melis, Song, De Cristofaro and Shmatikov, Exploiting Unintended Feature Leakage in Collaborative "
         "Learning, IEEE S&P 2019"
     )
-    needs: ClassVar[frozenset[Capability]] = frozenset({"public", "defense"})
+    needs: ClassVar[frozenset[Capability]] = frozenset({"public"})
 
     clients: int = 1000
     """Simulated clients to train on, at least; a third as many are held out."""
@@ -124,10 +125,12 @@ class AttributeInference:
             inputs.append(torch.cat(chunks))
             before += len(inputs[-1])
         targets = [part.targets(rows).to(inputs[0]) for part, rows in zip(parts, passes, strict=True)]
-        models = {
-            "ridge": _ridge(inputs, targets),
-            "network": self._network(inputs[0], targets[0], derive_seed(seed, "network")),
-        }
+        models: dict[str, Callable[[Tensor], Tensor]] = {}
+        for title, columns in _parts(summary.widths).items():
+            chosen = [values[:, columns] for values in inputs]
+            models[f"ridge{title}"] = _on_columns(_ridge(chosen, targets), columns)
+            network = self._network(chosen[0], targets[0], derive_seed(seed, "network", title))
+            models[f"network{title}"] = _on_columns(network, columns)
         known, actual = inputs[1], targets[1]
         quality = {
             name: -float(F.mse_loss(model(known), actual)) if shares else _area(model(known), actual)
@@ -166,6 +169,24 @@ class AttributeInference:
                 return torch.sigmoid(network(values)[:, 0]).nan_to_num(0.5)
 
         return predict
+
+
+def _parts(widths: list[int]) -> dict[str, slice]:
+    """The columns of all parts together, and of each part with more than one value.
+
+    >>> _parts([1, 4, 3])
+    {'': slice(0, 8, None), ' on part 1': slice(1, 5, None), ' on part 2': slice(5, 8, None)}
+    """
+    found, first = {"": slice(0, sum(widths))}, 0
+    for number, width in enumerate(widths):
+        if width > 1:
+            found[f" on part {number}"] = slice(first, first + width)
+        first += width
+    return found
+
+
+def _on_columns(model: Callable[[Tensor], Tensor], columns: slice) -> Callable[[Tensor], Tensor]:
+    return lambda values: model(values[:, columns])
 
 
 def _ridge(inputs: list[Tensor], targets: list[Tensor]) -> Callable[[Tensor], Tensor]:

@@ -16,12 +16,15 @@ class UploadSummary:
     """Describes uploads by vectors that do not depend on the order of the batch, nor much on its labels.
 
     - the logarithm of the upload's length;
-    - the entries of all layers but the last, divided by their length, and those of the last layer likewise:
-      whose rows belong to classes, and which say little where a victim's classes are not the public ones;
+    - the entries of all layers but the last, divided by their length, and those of the last layer likewise,
+      whose rows belong to classes and say little where a victim's classes are not the public ones;
+    - the length of the gradient for each input of a layer and, but for the last layer, for each output: the
+      signs of entries depend on the labels, their lengths hardly do;
     - the mean input of the last layer over the batch, as far as it can be read off the last layer's gradient
       (see `UploadFeatures`).
 
-    Each part is projected to at most `limit` values, and standardised over simulated uploads.
+    Each part is projected to at most `limit` values, and standardised over simulated uploads. `widths` says
+    which values belong to which part.
 
     Args:
         observation: Uploads of the victims: their model and batch size.
@@ -36,7 +39,7 @@ class UploadSummary:
     >>> summary = UploadSummary(observation, limit=100, seed=0)
     >>> summary.fit(observation.gradient)
     >>> summary(observation.gradient).shape
-    torch.Size([6, 301])
+    torch.Size([6, 401])
     """
 
     def __init__(self, observation: Observation, limit: int, seed: int) -> None:
@@ -47,12 +50,18 @@ class UploadSummary:
         last = task.layers[-1].parameters
         is_last = torch.cat([torch.full((task.shapes[n].numel(),), n in last) for n in task.names])
         self._is_last = is_last.to(observation.gradient.device)
+        self._last = last
         self._parts: list[tuple[Tensor, Projection, Tensor, Tensor]] = []
 
     @property
     def is_fitted(self) -> bool:
         """Whether the scales are set."""
         return bool(self._parts)
+
+    @property
+    def widths(self) -> list[int]:
+        """The number of values of each part."""
+        return [projection.width for _, projection, _, _ in self._parts]
 
     def fit(self, gradient: Tensor) -> None:
         """Set all scales by simulated uploads `[U, N]`."""
@@ -83,10 +92,24 @@ class UploadSummary:
         parts = [length.clamp_min(1e-30).log().float(), unit_length(gradient[:, self._is_last])]
         if not bool(self._is_last.all()):
             parts.append(unit_length(gradient[:, ~self._is_last]))
+        lengths = self._entry_lengths(gradient)
+        if lengths:
+            parts.append(unit_length(torch.cat(lengths, dim=1)))
         if self._features is not None:
             labels = infer_labels(replace(self._observation, gradient=gradient, labels=None))
             parts.append(self._features([gradient], labels).mean(1).nan_to_num(0.0, 0.0, 0.0))
         return parts
+
+    def _entry_lengths(self, gradient: Tensor) -> list[Tensor]:
+        """The lengths of the gradients of each weight along its inputs and along its outputs."""
+        found = []
+        for name, value in self._observation.task.unflatten(gradient).items():
+            if value.ndim > 2:
+                rows = value.flatten(2)
+                found.append(torch.linalg.vector_norm(rows, dim=1))
+                if name not in self._last:
+                    found.append(torch.linalg.vector_norm(rows, dim=2))
+        return found
 
 
 def _inverse(scale: Tensor) -> Tensor:
