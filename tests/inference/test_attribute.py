@@ -16,6 +16,7 @@ from refiner.inference import (
     auc_interval,
     explained_variance,
 )
+from refiner.inference.attribute import _ridge
 from refiner.inference.upload_summary import UploadSummary
 
 ATTACK = AttributeInference(clients=150, epochs=3)
@@ -103,6 +104,19 @@ def test_too_few_public_people_are_one_line() -> None:
         PublicAttributes(torch.tensor([0, 0, 1, 1])).clients(4, 3, shares=False, seed=0)
     with pytest.raises(DataError, match="public groups = int64 tensor of shape"):
         PublicAttributes(torch.tensor([0, 1]), torch.arange(3))
+
+
+@pytest.mark.parametrize("clients", [12, 60])
+def test_ridge_is_the_solution_of_the_normal_equations(clients: int) -> None:
+    """Whether there are fewer clients than values or more."""
+    x, coefficients = torch.randn(clients, 20, dtype=torch.float64), torch.randn(20, dtype=torch.float64)
+    t = 0.1 * x @ coefficients + 0.4
+    predict = _ridge([x, x[:5]], [t, t[:5]])
+    centred = x - x.mean(0)
+    system = centred.T @ centred / clients + 1e-3 * torch.eye(20, dtype=torch.float64)
+    solution = torch.linalg.solve(system, centred.T @ (t - t.mean()) / clients)
+    expected = t.mean() + (torch.eye(20, dtype=torch.float64) - x.mean(0)) @ solution
+    torch.testing.assert_close(predict(torch.eye(20, dtype=torch.float64)), expected.float())
 
 
 def test_a_summary_does_not_depend_on_the_length_but_for_one_value() -> None:

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from refiner import checks
 from refiner.attacks import Observation, Simulator
 from refiner.attacks.network_training import TrainingSettings, TrainingState, train_network
-from refiner.attacks.ridge import RidgeSums
 from refiner.attacks.simulated_batches import derive_seed, simulate
 from refiner.attacks.threat_model import Capability
 from refiner.attacks.unet import seeded_network
@@ -190,13 +189,30 @@ def _on_columns(model: Callable[[Tensor], Tensor], columns: slice) -> Callable[[
 
 
 def _ridge(inputs: list[Tensor], targets: list[Tensor]) -> Callable[[Tensor], Tensor]:
-    """A linear map whose penalty is the best for the clients held out."""
-    sums = RidgeSums(inputs[0].shape[1], 1, inputs[0].device)
-    sums.add(inputs[0], targets[0][:, None])
-    fit = sums.solve(inputs[1], targets[1][:, None], _PENALTIES)
+    """A linear map of training inputs to targets whose penalty is the best for the clients held out."""
+    x, t = inputs[0].double(), targets[0].double()
+    mean, target_mean = x.mean(0), t.mean()
+    centred = x - mean
+    # Whichever is smaller: products of clients, or of values.
+    by_clients = len(x) <= x.shape[1]
+    products = (centred @ centred.T if by_clients else centred.T @ centred) / len(x)
+    sizes, vectors = torch.linalg.eigh(products)
+    sizes = sizes.clamp_min(0)
+    correlation = (t - target_mean) if by_clients else centred.T @ (t - target_mean)
+    projected = vectors.T @ correlation / len(x)
+
+    def coefficients(penalty: float) -> Tensor:
+        weights = vectors @ (projected / (sizes + penalty))
+        return centred.T @ weights if by_clients else weights
+
+    def errors(penalty: float) -> float:
+        predicted = target_mean + (inputs[1].double() - mean) @ coefficients(penalty)
+        return float((predicted - targets[1]).square().mean())
+
+    best = coefficients(min(_PENALTIES, key=errors))
 
     def predict(values: Tensor) -> Tensor:
-        return fit(values)[:, 0].clamp(-1, 2)
+        return (target_mean + (values.double() - mean) @ best).float().clamp(-1, 2)
 
     return predict
 
