@@ -61,6 +61,8 @@ def test_settings_are_checked_before_the_first_batch(numbers: ImageDataset) -> N
         ({"class_names": ("one",)}, "1 class names, expected 3"),
         ({"images": torch.zeros(0, 3, 4, 4).byte(), "labels": torch.zeros(0).long()}, "no images"),
         ({"classes": 0}, "classes = 0"),
+        ({"attributes": {"odd": torch.tensor([1.0, 0.0])}}, r"attribute 'odd' = float32 tensor of shape"),
+        ({"attributes": {"odd": torch.tensor([0, -2])}}, r"each ≥ 0, or -1 for unknown"),
     ],
 )
 def test_invalid_fields_raise(changed: dict[str, Any], message: str) -> None:

@@ -1,6 +1,7 @@
 """The requirements on every defence in `DEFENSES`, of further settings, and of chains."""
 
 import copy
+import os
 from collections.abc import Callable
 from dataclasses import fields
 from functools import cache
@@ -15,8 +16,11 @@ from refiner import DataError, ProtectionError, SettingError, Task, Update
 from refiner.data import load_sample
 from refiner.defenses import DEFENSES, Chain, Defense, make_defense
 
-# Faster settings where the default is slow.
+# Attribute classifiers with random weights for the model below; relative, so that all workers name it alike.
+CLASSIFIERS = os.path.relpath(Path(__file__).parent / "data" / "recup.safetensors")
+# Faster settings where the default is slow, or does not exist.
 QUICK = {
+    "recup": f"recup:file={CLASSIFIERS}",
     "refiner-paper": "refiner-paper:iterations=1",
     "soteria": "soteria:sensitivity=estimated,probes=2",
 }
@@ -30,6 +34,7 @@ VARIANTS = (
     "pruning:scope=global",
     "soteria:variant=original,sensitivity=estimated,probes=2",
     "soteria:sensitivity=exact",
+    f"recup:file={CLASSIFIERS},aim=boundary,iterations=2",
 )
 CHAINS = (
     "refiner+dp-gaussian",
@@ -37,7 +42,7 @@ CHAINS = (
     f"{QUICK['soteria']}+gq+dp-laplace",
 )
 # Their draws are public: without a seed the same for all clients.
-PUBLIC_DRAWS = {QUICK["soteria"], VARIANTS[-2]}
+PUBLIC_DRAWS = {QUICK["soteria"], VARIANTS[-3]}
 TEXTS = [*(QUICK.get(name, name) for name in DEFENSES), *VARIANTS, *CHAINS]
 every = pytest.mark.parametrize("text", TEXTS)
 Batch = tuple[Tensor, Tensor]
@@ -162,6 +167,7 @@ WEAKEST = {
     "gq": "gq:bits=28",
     "pruning": "pruning:rate=0",
     "soteria": "soteria:rate=0",
+    "recup": f"recup:file={CLASSIFIERS},budget=0",
 }
 STRONGEST = {
     "dp-gaussian": "dp-gaussian:magnitude=100",

@@ -1,5 +1,9 @@
 """The audit: how well an attack reconstructs the victims' data from the uploads of a defence."""
 
+from refiner.audit.attribute_audit import audit_attribute
+from refiner.audit.attribute_clients import AttributeClients, load_attribute_clients
+from refiner.audit.attribute_report import write_attribute_report
+from refiner.audit.attribute_result import AttributeAudit
 from refiner.audit.auto_attacks import undefended_plans, working_attacks
 from refiner.audit.duration import Duration, estimate_duration
 from refiner.audit.from_robust import RobustEstimation
@@ -16,6 +20,8 @@ from refiner.audit.tuning import Tuning
 from refiner.audit.victims import Victims, load_labelled_images, load_victims
 
 __all__ = [
+    "AttributeAudit",
+    "AttributeClients",
     "AuditResult",
     "Control",
     "Duration",
@@ -33,12 +39,15 @@ __all__ = [
     "Victims",
     "audit",
     "audit_all",
+    "audit_attribute",
     "audit_table",
     "estimate_duration",
+    "load_attribute_clients",
     "load_labelled_images",
     "load_victims",
     "report_page",
     "undefended_plans",
     "working_attacks",
+    "write_attribute_report",
     "write_report",
 ]

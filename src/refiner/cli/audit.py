@@ -57,7 +57,7 @@ def audit(
         typer.Option(
             help=f"Attack: one of {', '.join(ATTACKS)}, or a plug-in (see `refiner "
             "attacks`), as NAME or NAME:setting=value,…. Repeat the option to compare. Default: auto, those "
-            "that work on this model without a defence."
+            "that work on this model without a defence. Or attribute: infers a property, see --attribute."
         ),
     ] = None,
     victims: Annotated[int, typer.Option(help="Number of clients.")] = 16,
@@ -118,6 +118,21 @@ def audit(
             "Repeat the option: one without a defence, and one for each defence."
         ),
     ] = None,
+    attribute: Annotated[
+        str | None,
+        typer.Option(
+            help="Property to infer from uploads that is not the task: gender of lfw (the task is identity), "
+            "or person (the task is gender)."
+        ),
+    ] = None,
+    share: Annotated[
+        bool,
+        typer.Option("--share", help="With --attribute: batches are mixed, and their share is inferred."),
+    ] = False,
+    least_images: Annotated[
+        int | None,
+        typer.Option(help="With --attribute: only people with so many images. Default: 5, for person 1."),
+    ] = None,
     size: Size = None,
     seed: Annotated[int, typer.Option(help="Seed of the model, the defences and the attacks.")] = 0,
     chunk: Chunk = None,
@@ -144,6 +159,7 @@ def audit(
         from refiner.attacks import Attack, attack_with_iterations, tunable
         from refiner.audit import Plan, Protocol, Tuning, load_victims, write_report
         from refiner.audit.auto_attacks import AUTO
+        from refiner.cli.attribute_audit import audit_attributes, is_attribute_audit
         from refiner.cli.audit_steps import choose_attacks, report_pmm, run_plans, threat_model
         from refiner.cli.audit_table import print_results, results_record
         from refiner.core import Task
@@ -155,8 +171,7 @@ def audit(
         from refiner.models.build import check_model_classes
 
         torch_device = select_device(device)
-        file = table_path(data)
-        if file is not None:
+        if (file := table_path(data)) is not None:
             from refiner.cli.tabular_audit import audit_tabular
 
             audit_tabular(
@@ -174,6 +189,29 @@ def audit(
                 batch=batch,
                 iterations=iterations,
                 public_rows=public_images,
+                seed=seed,
+                device=torch_device,
+                deterministic=deterministic,
+                as_json=as_json,
+                quiet=quiet,
+            )
+            return
+        if is_attribute_audit(command, attack or (), attribute):
+            audit_attributes(
+                command,
+                threat_model(grant or (), deny or ()),
+                out=out,
+                data=data,
+                root=root,
+                attribute=attribute,
+                shares=share,
+                least_images=least_images,
+                model=model,
+                weights=weights,
+                defenses=defense or (),
+                attacks=attack or (),
+                victims=victims,
+                batch=batch,
                 seed=seed,
                 device=torch_device,
                 deterministic=deterministic,
@@ -222,9 +260,11 @@ def audit(
             )
             task = Task(network.to(torch_device), example=x[0])
             check_model_classes(task, y, classes)
-            tune = None
-            if images.tuning_x is not None and images.tuning_y is not None:
-                tune = Tuning(images.tuning_x.to(torch_device), images.tuning_y.to(torch_device))
+            tune = (
+                None
+                if images.tuning_x is None or images.tuning_y is None
+                else Tuning(images.tuning_x.to(torch_device), images.tuning_y.to(torch_device))
+            )
 
             def make_plan(name: str, attacker: Attack, from_robust: bool = False) -> Plan:
                 return Plan.of(

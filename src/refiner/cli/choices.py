@@ -42,6 +42,7 @@ DEFENSES = (
     "gq",
     "pruning",
     "soteria",
+    "recup",
 )
 MODELS = ("lenet", "mlp", "resnet10", "resnet18", "resnet34", "vit")
 SERVERS = ("fedavg", "fedavgm", "fedadam")

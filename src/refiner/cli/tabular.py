@@ -21,19 +21,22 @@ Target = Annotated[
 MODEL = "mlp"
 
 
-def check_table_options(command: typer.Context, allowed: Collection[str]) -> None:
+def check_table_options(
+    command: typer.Context, allowed: Collection[str], audited: str = "tabular data"
+) -> None:
     """Raise a DataError if an option was given that says nothing for tabular data.
 
     Args:
         command: The command that was run.
         allowed: The parameters that apply.
+        audited: What is audited, for the message.
 
     Raises:
         DataError: Another one was given.
     """
     for name in (parameter.name or "" for parameter in command.command.params):
         if name not in allowed and is_given(command, name):
-            problem = "does not apply to tabular data"
+            problem = f"does not apply to {audited}"
             raise DataError(field=name, value=command.params[name], problem=problem)
 
 

@@ -1,10 +1,12 @@
 """Data: named datasets, the bundled sample, a user's own images, and their partition across clients."""
 
+from refiner.data.attribute_batches import batches_of_mixed_values, batches_of_one_value
 from refiner.data.cache_record import cache_folder
 from refiner.data.catalogue import DATASETS, DatasetInfo
 from refiner.data.classes import folder_classes
 from refiner.data.csv_table import CsvTable, load_csv_table
 from refiner.data.fetch import fetch_data
+from refiner.data.frequent_classes import frequent_classes
 from refiner.data.image_dataset import ImageDataset
 from refiner.data.image_grid import read_image_grid, write_image_grid
 from refiner.data.images import load_image, read_folder, read_images
@@ -22,10 +24,13 @@ __all__ = [
     "ImageDataset",
     "Sample",
     "available_splits",
+    "batches_of_mixed_values",
+    "batches_of_one_value",
     "cache_folder",
     "dirichlet",
     "fetch_data",
     "folder_classes",
+    "frequent_classes",
     "hold_out",
     "iid",
     "label_counts",

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from refiner.errors import DataError
@@ -14,12 +14,14 @@ RECORD_FILE = "about.json"
 
 @dataclass(frozen=True)
 class CachedSplit:
-    """The number of images of a split, the shape of one, and the SHA-256 of the content of both arrays."""
+    """The number of images of a split, the shape of one, and the SHA-256 of the content of its arrays."""
 
     count: int
     shape: tuple[int, ...]
     images_sha256: str
     labels_sha256: str
+    attributes_sha256: Mapping[str, str] = field(default_factory=dict)
+    """Of each attribute's array, by the attribute's name."""
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,10 @@ def load_from_cache(name: str, split: str, record: CacheRecord) -> ImageDataset:
     folder, cached = dataset_folder(name) / split, record.splits[split]
     images = _map_array(name, folder / "images.npy", (cached.count, *cached.shape), np.uint8)
     labels = _map_array(name, folder / "labels.npy", (cached.count,), np.int64)
+    attributes = {
+        attribute: _map_array(name, folder / f"{_attribute_stem(attribute)}.npy", (cached.count,), np.int64)
+        for attribute in cached.attributes_sha256
+    }
     try:
         return ImageDataset(
             torch.from_numpy(images),
@@ -88,6 +92,7 @@ def load_from_cache(name: str, split: str, record: CacheRecord) -> ImageDataset:
             name,
             split,
             record.class_names,
+            {attribute: torch.from_numpy(np.array(values)) for attribute, values in attributes.items()},
         )
     except DataError as error:
         raise cache_error(name, str(error)) from error
@@ -99,6 +104,10 @@ def verify_cache(name: str, record: CacheRecord, on_progress: Progress | None = 
         for kind, shape, dtype, expected in (
             ("images", (cached.count, *cached.shape), np.uint8, cached.images_sha256),
             ("labels", (cached.count,), np.int64, cached.labels_sha256),
+            *(
+                (_attribute_stem(attribute), (cached.count,), np.int64, sha256)
+                for attribute, sha256 in cached.attributes_sha256.items()
+            ),
         ):
             array = _map_array(name, dataset_folder(name) / split / f"{kind}.npy", shape, dtype)
             digest, content = hashlib.sha256(), array.reshape(-1).view(np.uint8).data
@@ -155,7 +164,18 @@ def _write_split(
     images_sha256 = _write_array(folder / "images.npy", (total, *shape), np.uint8, blocks())
     labels = iter([split.labels.astype("<i8")])
     labels_sha256 = _write_array(folder / "labels.npy", (total,), np.int64, labels)
-    return CachedSplit(total, shape, images_sha256, labels_sha256)
+    attributes_sha256 = {
+        name: _write_array(
+            folder / f"{_attribute_stem(name)}.npy", (total,), np.int64, iter([values.astype("<i8")])
+        )
+        for name, values in split.attributes.items()
+    }
+    return CachedSplit(total, shape, images_sha256, labels_sha256, attributes_sha256)
+
+
+def _attribute_stem(name: str) -> str:
+    """The name of an attribute's file without suffix; its prefix keeps it apart from the other arrays."""
+    return f"attribute-{name}"
 
 
 def _write_array(file: Path, shape: tuple[int, ...], dtype: Any, blocks: Iterator[NDArray[Any]]) -> str:

@@ -217,7 +217,8 @@ DATASETS: dict[str, DatasetInfo] = {
         {
             "lfw-deepfunneled.tgz or a folder of people": read_lfw,
             "a folder of lfw_32_0.webp … and lfw_labels.npz": grid_reader(
-                "lfw_labels.npz", {"all": GridFiles("lfw_32", 2, "names", people=True)}
+                "lfw_labels.npz",
+                {"all": GridFiles("lfw_32", 2, "names", people=True, attributes=("gender",))},
             ),
         },
         (PublishedFile("lfw-deepfunneled.tgz", "68331da3eb755a505a502b5aacb3c201", "torchvision"),),

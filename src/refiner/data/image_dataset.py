@@ -1,7 +1,7 @@
 """The form in which images and labels are kept in memory, whatever files they come from."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -21,9 +21,11 @@ class ImageDataset:
         name: The name of the dataset.
         split: The name of the split.
         class_names: One name for each class, or none.
+        attributes: Properties of the images besides the label, such as LFW's `gender`: int64 [N] by name,
+            each ≥ 0, or −1 where it is unknown.
 
     Raises:
-        DataError: If images, labels or class names do not have these shapes, types and ranges.
+        DataError: If images, labels, class names or attributes do not have these shapes, types and ranges.
 
     >>> images = torch.zeros(5, 3, 8, 8, dtype=torch.uint8)
     >>> data = ImageDataset(images, torch.arange(5) % 2, 2, "zeros", "train")
@@ -37,6 +39,7 @@ class ImageDataset:
     name: str
     split: str
     class_names: tuple[str, ...] = ()
+    attributes: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         title = f"{self.name} {self.split}"
@@ -75,9 +78,61 @@ class ImageDataset:
                 value=len(self.class_names),
                 expected=str(self.classes),
             )
+        for name, values in self.attributes.items():
+            if values.dtype != torch.int64 or values.shape != self.labels.shape or int(values.min()) < -1:
+                raise DataError(
+                    field=f"{title}: attribute {name!r}",
+                    value=values,
+                    expected=f"torch.int64 [{len(self.images)}], each ≥ 0, or -1 for unknown",
+                )
 
     def __len__(self) -> int:
         return len(self.images)
+
+    def attribute(self, name: str) -> Tensor:
+        """A property of every image besides its label.
+
+        Args:
+            name: Its name, such as `gender`.
+
+        Returns:
+            int64 [N]; −1 where it is unknown.
+
+        Raises:
+            DataError: If the files that the dataset was read from do not have it.
+
+        >>> pixels = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+        >>> ImageDataset(pixels, torch.arange(2), 2, "zeros", "all").attribute("gender")
+        Traceback (most recent call last):
+        refiner.errors.DataError: attribute = 'gender': zeros has no attributes in these files
+        """
+        if name in self.attributes:
+            return self.attributes[name]
+        known = f"only {', '.join(self.attributes)}" if self.attributes else "no attributes"
+        raise DataError(field="attribute", value=name, problem=f"{self.name} has {known} in these files")
+
+    def subset(self, rows: Tensor | slice, *, split: str | None = None) -> "ImageDataset":
+        """The dataset with some of its images only.
+
+        Args:
+            rows: Their numbers, int64 [n], or a mask, bool [N], or a slice.
+            split: Another name for the split; the same if left out.
+
+        Returns:
+            Images, labels and attributes of these rows.
+
+        >>> pixels = torch.zeros(4, 3, 4, 4, dtype=torch.uint8)
+        >>> data = ImageDataset(pixels, torch.arange(4), 4, "zeros", "all", (), {"odd": torch.arange(4) % 2})
+        >>> data.subset(torch.tensor([3, 0])).attribute("odd")
+        tensor([1, 0])
+        """
+        return replace(
+            self,
+            images=self.images[rows],
+            labels=self.labels[rows],
+            split=self.split if split is None else split,
+            attributes={name: values[rows] for name, values in self.attributes.items()},
+        )
 
     def batches(
         self, size: int, *, indices: Tensor | None = None, seed: int | None = None

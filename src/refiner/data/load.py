@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -233,11 +232,17 @@ def _read_split(
         images[done : done + len(block)] = block
         done += len(block)
     return ImageDataset(
-        torch.from_numpy(images), torch.from_numpy(labels.copy()), info.classes, name, split, info.class_names
+        torch.from_numpy(images),
+        torch.from_numpy(labels.copy()),
+        info.classes,
+        name,
+        split,
+        info.class_names,
+        {name: torch.from_numpy(values[:limit].copy()) for name, values in source.attributes.items()},
     )
 
 
 def _limited(data: ImageDataset, limit: int | None) -> ImageDataset:
     if limit is None or limit >= len(data):
         return data
-    return replace(data, images=data.images[:limit], labels=data.labels[:limit])
+    return data.subset(slice(limit))

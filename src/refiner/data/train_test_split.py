@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from refiner.data.image_dataset import ImageDataset
 from refiner.data.load import load_data
@@ -74,7 +73,7 @@ def hold_out(data: ImageDataset) -> tuple[ImageDataset, ImageDataset]:
             value=f"{len(data)} samples",
             expected="a class of at least five samples",
         )
-    return _subset(data, ~is_test, data.split), _subset(data, is_test, "held out")
+    return data.subset(~is_test), data.subset(is_test, split="held out")
 
 
 def _match_classes(test: ImageDataset, train: ImageDataset) -> ImageDataset:
@@ -114,7 +113,3 @@ def _match_classes(test: ImageDataset, train: ImageDataset) -> ImageDataset:
             expected=f"labels in [0, {train.classes - 1}]",
         )
     return replace(test, classes=train.classes, class_names=train.class_names)
-
-
-def _subset(data: ImageDataset, chosen: Tensor, split: str) -> ImageDataset:
-    return replace(data, images=data.images[chosen], labels=data.labels[chosen], split=split)

@@ -9,6 +9,7 @@ from refiner.defenses.gradient_transform import GradientTransform
 from refiner.defenses.none import NoDefense
 from refiner.defenses.pruning import Pruning
 from refiner.defenses.quantisation import Quantisation
+from refiner.defenses.recup import RecUP
 from refiner.defenses.refiner import Refiner
 from refiner.defenses.result import Protection, Upload
 from refiner.defenses.soteria import Soteria
@@ -29,6 +30,7 @@ DEFENSES: Registry[Defense] = Registry(
         "gq": Quantisation,
         "pruning": Pruning,
         "soteria": Soteria,
+        "recup": RecUP,
     },
     check=check_settings_class(Defense),
 )
@@ -47,6 +49,7 @@ __all__ = [
     "Protection",
     "Pruning",
     "Quantisation",
+    "RecUP",
     "Refiner",
     "Soteria",
     "Upload",
@@ -70,7 +73,7 @@ def make_defense(text: str, **settings: object) -> Defense:
 
     Raises:
         DataError: If a name or setting is unknown.
-        SettingError: If a value is out of range or the chain is invalid.
+        SettingError: If a value is out of range, the chain is invalid, or the defence must be fitted first.
 
     >>> make_defense("refiner-paper:iterations=5,epsilon=none").settings()["alpha"]
     0.5
@@ -80,14 +83,16 @@ def make_defense(text: str, **settings: object) -> Defense:
     """
     links = parse_chain(DEFENSES, text)
     if len(links) == 1:
-        return make_by_name(DEFENSES, "defense", text, **settings)
+        defense = make_by_name(DEFENSES, "defense", text, **settings)
+        defense.check_ready()
+        return defense
     if settings:
         raise DataError(
             field="defense",
             value=text,
             problem="the settings of a chain belong in its text, NAME:setting=value+NAME",
         )
-    return Chain([make_by_name(DEFENSES, "defense", link) for link in links])
+    return Chain([make_defense(link) for link in links])
 
 
 def short_name(text: str) -> str:

@@ -243,6 +243,9 @@ class Defense(ABC):
             independent: the upload of one depends on its own data and index only.
         """
 
+    def check_ready(self) -> None:  # noqa: B027
+        """Raise a `SettingError` if something must be given or fitted before this defence can protect."""
+
     def noise_source(self) -> NoiseSource:
         """The source of noise for a call without a seed: fresh draws, unless a defence keeps a key."""
         return NoiseSource()

@@ -32,6 +32,8 @@ class GridFiles:
     """Array of groups by which train and test are separated; see `in_test_split`."""
     people: bool = False
     """Whether the array has LFW's file names, which contain the name of the person."""
+    attributes: tuple[str, ...] = ()
+    """Arrays of properties besides the label; those that the file lacks are left out."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -107,7 +109,21 @@ def _read_split(folder: Path, label_file: str, split: str, files: GridFiles) -> 
             if len(in_grid):
                 yield read_image_grid(folder / name, int(in_grid[-1]) + 1, size=32).numpy()[in_grid]
 
-    return SourceSplit(_integers(labels)[rows], blocks)
+    attributes = _attributes(folder / label_file, files.attributes, len(labels))
+    return SourceSplit(
+        _integers(labels)[rows], blocks, {name: values[rows] for name, values in attributes.items()}
+    )
+
+
+def _attributes(file: Path, names: Sequence[str], count: int) -> dict[str, NDArray[np.int64]]:
+    """Those of the named arrays that the file has, each with `count` integers from −1, for unknown."""
+    arrays = load_npz(file) if names else {}
+    found = {name: arrays[name] for name in names if name in arrays}
+    for name, values in found.items():
+        if values.shape != (count,) or values.dtype.kind not in "iu" or values.min() < -1:
+            expected = f"{count} integers ≥ -1, one for every image"
+            raise file_error(file, f"array '{name}' has other values, expected {expected}", expected)
+    return {name: _integers(values) for name, values in found.items()}
 
 
 def _arrays(file: Path, *keys: str) -> list[NDArray[Any]]:

@@ -1,7 +1,7 @@
 """What a reader returns: the splits it found, with labels in memory and images decoded block by block."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ class SourceSplit:
     """int64 [N]"""
     blocks: Callable[[], Iterator[ImageBlock]]
     """Reads the images, in blocks of uint8 [n, 3, H, W]; nothing is decoded before it is called."""
+    attributes: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    """What the files say of each image besides its label, int64 [N] by name; −1 where it is unknown."""
 
 
 LayoutReader = Callable[[Path], "Mapping[str, SourceSplit] | None"]

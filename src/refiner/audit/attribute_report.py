@@ -1,0 +1,85 @@
+"""The table of an audit of attribute inference, and its page."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from refiner.audit.attribute_result import AttributeAudit
+from refiner.report import Cell, Page, Table, write_page
+
+COLUMNS = ("defence", "attribute", "score", "95 % interval", "undefended", "accuracy or error", "verdict")
+DEFINITIONS = (
+    (
+        "score",
+        "The area under the ROC curve: the probability that a client with the attribute scores above one "
+        "without; 0.5 by chance. For mixed batches R², the part of a blind guess's squared error that is "
+        "removed; 0 by chance.",
+    ),
+    ("undefended", "The same attack's score without a defence."),
+    (
+        "accuracy or error",
+        "Balanced accuracy at a threshold from public clients; for mixed batches the mean absolute error of "
+        "the share, beside that of a blind guess.",
+    ),
+    (
+        "verdict",
+        "Found: the interval lies above chance. Not found: it does not, but that of undefended uploads does. "
+        "No verdict: neither does.",
+    ),
+)
+
+
+def attribute_rows(results: Sequence[AttributeAudit]) -> list[list[str | Cell]]:
+    """Return a row for every defence."""
+    rows: list[list[str | Cell]] = []
+    for result in results:
+        if result.balanced_accuracy is not None:
+            detail = f"{result.balanced_accuracy.value:.2f}"
+        else:
+            detail = f"{result.mae:.2f}, blind {result.blind_mae:.2f}"
+        rows.append(
+            [
+                result.defense,
+                result.attribute,
+                f"{result.score.value:.2f}",
+                f"{result.score.low:.2f} to {result.score.high:.2f}",
+                f"{result.undefended.value:.2f}",
+                detail,
+                result.level,
+            ]
+        )
+    return rows
+
+
+def write_attribute_report(path: Path, results: Sequence[AttributeAudit], source: str = "") -> Path:
+    """Write the audits of one attribute as a self-contained HTML file.
+
+    Args:
+        path: The file.
+        results: The audits, at least one.
+        source: Where the images come from, as shown on the page.
+
+    Returns:
+        The path.
+
+    Raises:
+        DataError: The file can't be written.
+    """
+    first = results[0]
+    page = Page(
+        title=f"What uploads reveal of an attribute: {first.attribute}",
+        summary=" ".join(result.sentence for result in results),
+        facts=[
+            ("clients", str(first.clients)),
+            ("images in a batch", str(first.batch)),
+            ("public images", f"{first.public:,}"),
+            *([("images from", source)] if source else []),
+        ],
+        sections=[
+            Table(
+                "What every defence leaves", COLUMNS, attribute_rows(results), definitions=list(DEFINITIONS)
+            )
+        ],
+        made=datetime.now(UTC).replace(microsecond=0),
+    )
+    return write_page(path, page)

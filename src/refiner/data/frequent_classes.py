@@ -1,0 +1,47 @@
+"""Classes with enough images: a dataset of people has many of whom there is only one."""
+
+import torch
+
+from refiner.checks import integer
+from refiner.data.image_dataset import ImageDataset
+from refiner.errors import DataError
+
+
+def frequent_classes(data: ImageDataset, least: int) -> ImageDataset:
+    """The images of those classes that have at least `least` of them, with the classes numbered anew.
+
+    Args:
+        data: The dataset.
+        least: The fewest images of a class.
+
+    Returns:
+        The images in their order. Classes keep their order too; the first that is left is class 0.
+
+    Raises:
+        DataError: No class has so many images.
+        SettingError: `least` is not an integer ≥ 1.
+
+    >>> pixels, labels = torch.zeros(5, 3, 4, 4, dtype=torch.uint8), torch.tensor([2, 0, 1, 2, 0])
+    >>> data = frequent_classes(ImageDataset(pixels, labels, 3, "people", "all", ("Al", "Bo", "Cy")), 2)
+    >>> data.labels.tolist(), data.class_names
+    ([1, 0, 1, 0], ('Al', 'Cy'))
+    """
+    counts = data.labels.bincount(minlength=data.classes)
+    kept = (counts >= integer("least", least, 1)).nonzero()[:, 0]
+    if not len(kept):
+        raise DataError(
+            field="least", value=least, expected=f"at most {int(counts.max())}, the most images of a class"
+        )
+    number = torch.full((data.classes,), -1)
+    number[kept] = torch.arange(len(kept))
+    rows = number[data.labels] >= 0
+    chosen = data.subset(rows)
+    return ImageDataset(
+        chosen.images,
+        number[chosen.labels],
+        len(kept),
+        data.name,
+        data.split,
+        tuple(data.class_names[i] for i in kept.tolist()) if data.class_names else (),
+        chosen.attributes,
+    )

@@ -1,0 +1,104 @@
+"""The audit of attribute inference: verdicts by interval, the control, and one-line errors."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from refiner import DataError, Task
+from refiner.attacks import ThreatModel
+from refiner.audit import AttributeAudit, audit_attribute
+from refiner.defenses import DPGaussian
+from refiner.errors import ThreatModelError
+from refiner.inference import AttributeInference, Interval
+
+ATTACK = AttributeInference(clients=120, epochs=3)
+CLIENTS, BATCH = 40, 2
+
+
+@pytest.fixture(scope="module")
+def setting() -> dict[str, Any]:
+    """Images that are brighter where the attribute is 1; the labels say nothing about it."""
+    torch.manual_seed(0)
+    value = torch.arange(400) % 2
+    x = torch.rand(400, 12) / 2 + value[:, None] / 4
+    y = torch.randint(0, 3, (400,))
+    task = Task(nn.Sequential(nn.Linear(12, 8), nn.Tanh(), nn.Linear(8, 3)), example=x)
+    # Pairs of images with one value.
+    rows = torch.arange(160).view(CLIENTS, 2, BATCH).transpose(1, 2).reshape(-1, BATCH)[:CLIENTS]
+    return {
+        "task": task,
+        "x": x[rows],
+        "y": y[rows],
+        "attribute": value[rows][:, 0],
+        "public": (x[200:], y[200:], value[200:]),
+        "attack": ATTACK,
+    }
+
+
+@pytest.fixture(scope="module")
+def undefended(setting: dict[str, Any]) -> AttributeAudit:
+    return audit_attribute(**setting, defense="none", name="brightness")
+
+
+def test_a_gradient_reveals_what_its_data_share(undefended: AttributeAudit) -> None:
+    assert undefended.level == "found" and undefended.auc is not None and undefended.auc.value > 0.95
+    assert undefended.undefended == undefended.auc
+    assert undefended.sentence.startswith("none: brightness found in 40 uploads; AUC ")
+    record = json.loads(json.dumps(undefended.record()))
+    assert record["level"] == "found" and len(record["scores"]) == CLIENTS and record["r2"] is None
+
+
+def test_noise_alone_reveals_nothing(setting: dict[str, Any], undefended: AttributeAudit) -> None:
+    defended = audit_attribute(**setting, defense=DPGaussian(magnitude=1e4), control=undefended)
+    assert defended.level == "not found" and defended.undefended == undefended.auc
+    assert defended.score.low <= 0.5 <= defended.score.high
+    failed = replace(defended, undefended=Interval(0.5, 0.4, 0.6))
+    assert failed.level == "no verdict"
+
+
+def test_shares_of_mixed_batches_are_predicted(setting: dict[str, Any]) -> None:
+    x, y, value = (t.view(CLIENTS, BATCH, *t.shape[1:]) for t in _mixed_images())
+    mixed = {**setting, "x": x, "y": y, "attribute": value}
+    found = audit_attribute(**mixed, defense="none")
+    assert found.level == "found" and found.auc is None and found.r2 is not None
+    assert found.mae is not None and found.blind_mae is not None and found.mae < found.blind_mae
+    assert found.chance == 0 and "R² of its share" in found.sentence
+
+
+def _mixed_images() -> tuple[Tensor, Tensor, Tensor]:
+    """Images in a random order, so that batches are mixed."""
+    generator = torch.Generator().manual_seed(1)
+    value = torch.randint(0, 2, (CLIENTS * BATCH,), generator=generator)
+    x = torch.rand(CLIENTS * BATCH, 12, generator=generator) / 2 + value[:, None] / 4
+    return x, torch.randint(0, 3, (CLIENTS * BATCH,), generator=generator), value
+
+
+def test_wrong_data_are_one_line(setting: dict[str, Any], undefended: AttributeAudit) -> None:
+    x, y, value = setting["public"]
+    own = (torch.cat([x, setting["x"][0]]), torch.cat([y, y[:2]]), torch.cat([value, value[:2]]))
+    numbers = torch.arange(CLIENTS * BATCH).view(CLIENTS, BATCH)
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"public": None}, "public = None: expected a triple: images, their labels and their attribute"),
+        ({"public": (x, y, value[:3])}, r"public = \[200, 200, 3\]: expected one label and one value"),
+        ({"public": own}, "public = 2: so many images are the clients'; expected others"),
+        ({"public": (x, y, 0 * value)}, "public attribute = 0: expected images with both values"),
+        ({"groups": (numbers, torch.arange(200))}, "groups = 80: so many public images are of the clients'"),
+        ({"groups": (numbers, numbers)}, "groups = .*: expected "),
+        ({"attribute": 0 * setting["attribute"]}, "attribute = 0: expected both values, 0 and 1"),
+        ({"attribute": 2 * setting["attribute"]}, "attribute = 2: expected 0 or 1"),
+        ({"attribute": value}, r"attribute = .* for every client, \[40\], or for every image, \[40, 2\]"),
+        ({"x": setting["x"][0]}, r"x = .*: expected images \[V, B, 12\]"),
+        ({"y": y}, "y = .*: expected torch.int64 labels"),
+        ({"task": None}, "task = None: expected a Task"),
+        ({"control": replace(undefended, defense="gq")}, "control = .*: expected the result for the same"),
+    ]
+    for changed, message in cases:
+        with pytest.raises(DataError, match=message) as raised:
+            audit_attribute(**{**setting, "defense": "gq", **changed})
+        assert "\n" not in str(raised.value)
+    with pytest.raises(ThreatModelError, match="attribute needs public"):
+        audit_attribute(**setting, threat=ThreatModel(public=False))

@@ -1,0 +1,102 @@
+"""`refiner audit --attack attribute`: faces of twelve invented people, and one-line errors."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from refiner.audit import load_attribute_clients
+from refiner.cli import app
+from refiner.data import write_image_grid
+from refiner.errors import DataError
+
+PEOPLE, IMAGES = 48, 6
+
+
+@pytest.fixture(scope="module")
+def lfw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """People whose images are bright if they are women; the first has more images."""
+    folder = tmp_path_factory.mktemp("lfw")
+    counts = torch.full((PEOPLE,), IMAGES)
+    counts[0] = 40
+    person = torch.repeat_interleave(torch.arange(PEOPLE), counts)
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randint(0, 80, (len(person), 3, 32, 32), generator=generator)
+    bright = 120 * (person % 2)[:, None, None, None] + 40 * (person == 0)[:, None, None, None]
+    pixels = (noise + bright).byte()
+    for number in range(2):
+        write_image_grid(folder / f"lfw_32_{number}.webp", pixels)
+    numbers = torch.cat([torch.arange(int(count)) for count in counts]).tolist()
+    names = [f"P{p:02}_A_{n + 1:04}.jpg" for p, n in zip(person.tolist(), numbers, strict=True)]
+    gender = (1 - person % 2).numpy().astype(np.int8)
+    np.savez(folder / "lfw_labels.npz", names=np.array(names), gender=gender)
+    return folder
+
+
+def audit(lfw: Path, *words: object, code: int = 0) -> Result:
+    line = ["audit", "--data", "lfw", "--root", lfw, "--model", "mlp:hidden=16", *words]
+    result = CliRunner().invoke(app, [str(word) for word in line])
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_gender_is_found_without_a_defence_and_not_in_noise(lfw: Path, tmp_path: Path) -> None:
+    noise = "dp-gaussian:magnitude=100,clip=none"
+    words = (
+        "--attack",
+        "attribute:clients=60,epochs=2,max_features=32",
+        "--attribute",
+        "gender",
+        "--batch",
+        "2",
+    )
+    result = audit(lfw, *words, "--defense", "none", "--defense", noise, "--out", tmp_path, "--json")
+    record = json.loads(result.stdout)
+    plain, noisy = record["audits"]
+    assert plain["level"] == "found" and plain["auc"]["value"] > 0.9 and noisy["level"] == "not found"
+    assert noisy["undefended"] == plain["auc"] and plain["clients"] == 24 and "48 people" in record["source"]
+    assert json.loads((tmp_path / "attribute" / "results.json").read_text())["audits"] == record["audits"]
+    assert "What uploads reveal of an attribute: gender" in Path(record["report"]).read_text()
+    assert "none: gender found in 24 uploads" in result.stderr
+
+
+def test_nobody_is_on_both_sides(lfw: Path) -> None:
+    for attribute, shares in (("gender", False), ("gender", True), ("person", False)):
+        people = load_attribute_clients("lfw", attribute, root=lfw, batch=2, shares=shares)
+        assert not set(people.groups[0].flatten().tolist()) & set(people.groups[1].tolist())
+        assert people.attribute.shape == (people.x.shape[:2] if shares else people.x.shape[:1])
+        if attribute == "person":
+            assert people.classes == 2 and set(people.y.flatten().tolist()) == {1}
+        elif not shares:
+            # All clients have people of their own.
+            sets = [set(row) for row in people.groups[0].tolist()]
+            assert sum(map(len, sets)) == len(set.union(*sets))
+            assert int(people.attribute.sum()) * 2 == len(people.attribute)
+
+
+def test_wrong_options_are_one_line(lfw: Path, tmp_path: Path) -> None:
+    cases = [
+        (("--attack", "attribute"), "--attack = 'attribute': needs --attribute NAME, such as gender of lfw"),
+        (("--attack", "attribute", "--attack", "dlg"), "expected no other attack beside it"),
+        (
+            ("--attack", "dlg", "--attribute", "gender"),
+            "--attribute = 'gender': only with --attack attribute",
+        ),
+        (("--share",), "--share = True: only with --attack attribute"),
+        (("--attribute", "age"), "attribute = 'age': lfw has only gender in these files"),
+        (("--attribute", "gender", "--size", "8"), "--size = 8: does not apply to an attribute"),
+        (("--attribute", "gender", "--deny", "public"), "attribute needs public"),
+        (("--attribute", "gender", "--defense", "recup"), "recup needs fitted attribute classifiers"),
+        (
+            ("--attribute", "gender", "--batch", "90"),
+            "--batch = 90: expected a batch that leaves two clients",
+        ),
+    ]
+    for words, message in cases:
+        result = audit(lfw, *words, "--out", tmp_path, code=2)
+        assert message in result.stderr and result.stderr.count("\n") == 1
+    with pytest.raises(DataError, match="has no attributes in these files"):
+        load_attribute_clients("sample", "gender")
