@@ -3,6 +3,10 @@
 from refiner.audit.auto_attacks import undefended_plans, working_attacks
 from refiner.audit.duration import Duration, estimate_duration
 from refiner.audit.from_robust import RobustEstimation
+from refiner.audit.membership_audit import audit_membership
+from refiner.audit.membership_pairs import pair_by_label
+from refiner.audit.membership_result import MembershipAudit
+from refiner.audit.membership_uploads import Training
 from refiner.audit.plan import Plan
 from refiner.audit.protocol import Protocol
 from refiner.audit.report import report_page, write_report
@@ -23,20 +27,24 @@ __all__ = [
     "Finding",
     "FromRobust",
     "Mean",
+    "MembershipAudit",
     "Plan",
     "Protocol",
     "RobustEstimation",
     "Seconds",
     "TableAudit",
+    "Training",
     "Tuning",
     "TuningResult",
     "Victims",
     "audit",
     "audit_all",
+    "audit_membership",
     "audit_table",
     "estimate_duration",
     "load_labelled_images",
     "load_victims",
+    "pair_by_label",
     "report_page",
     "undefended_plans",
     "working_attacks",
