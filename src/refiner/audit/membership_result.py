@@ -78,14 +78,18 @@ class MembershipAudit:
     def level(self) -> MembershipLevel:
         """The verdict, by intervals against chance.
 
-        "found": the whole interval of the AUC is above 0.5. "no verdict": a single client has no interval;
-        the attack finds no members in undefended uploads either; or the blind baseline is away from 0.5.
+        "found": the whole interval of the AUC is above 0.5; where that of the blind baseline is above 0.5
+        too, it must be above the baseline's. "no verdict": a single client has no interval; the attack finds
+        no members in undefended uploads either; or the baseline explains what it finds.
         """
-        if self.auc.low is None or self.undefended.low is None or self.undefended.low <= CHANCE:
+        bar = CHANCE
+        if self.blind is not None and self.blind.low is not None and self.blind.low > CHANCE:
+            bar = self.blind.high or CHANCE
+        if self.auc.low is None or self.undefended.low is None or self.undefended.low <= bar:
             return "no verdict"
-        if self.blind is not None and not _contains_chance(self.blind):
-            return "no verdict"
-        return "found" if self.auc.low > CHANCE else "not found"
+        if self.auc.low > bar:
+            return "found"
+        return "not found" if self.auc.low <= CHANCE else "no verdict"
 
     @property
     def sentence(self) -> str:
@@ -121,7 +125,3 @@ class MembershipAudit:
 
     def __repr__(self) -> str:
         return f"MembershipAudit({self.sentence})"
-
-
-def _contains_chance(estimate: Estimate) -> bool:
-    return estimate.low is not None and estimate.high is not None and estimate.low <= CHANCE <= estimate.high
