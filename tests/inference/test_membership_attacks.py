@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,9 +25,11 @@ from refiner.inference import (
     make_membership_attack,
 )
 from refiner.inference.candidate_gradients import candidate_products, public_products, relative_to_class
+from refiner.inference.client_models import answers, client_models
+from refiner.inference.lira import _halves, _log_ratio
 from refiner.metrics import area_under_curve
 
-QUICK = {"likelihood": "likelihood:clients=200"}
+QUICK = {"likelihood": "likelihood:clients=200", "lira": "lira:shadows=16"}
 BUILT_IN = MEMBERSHIP.builtin_names()
 
 
@@ -153,3 +156,53 @@ def test_wrong_candidates_are_one_line(change: dict[str, Tensor], message: str, 
     observations, simulator = scene.observed()
     with pytest.raises(RefinerError, match=message):
         Alignment().score(observations, scene.candidates._replace(**change), simulator=simulator)
+
+
+def test_what_models_say_is_what_plain_pytorch_says(scene: Scene) -> None:
+    (observation,), _ = scene.observed()
+    models = client_models(observation, lr=0.5)
+    x, y = scene.candidates
+    found = answers(scene.task, models, x, y)
+    model = {name: value[2] for name, value in scene.task.unflatten(models).items()}
+    scores = torch.func.functional_call(scene.task.model, model, (x[2],))
+    probability = scores.softmax(1).gather(1, y[2, :, None])[:, 0]
+    torch.testing.assert_close(found.loss[2], -probability.log(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found.confidence[2], torch.logit(probability), atol=1e-5, rtol=1e-5)
+    assert torch.equal(found.correct[2], (scores.argmax(1) == y[2]).float())
+
+
+def test_the_likelihood_ratio_is_that_of_normal_densities() -> None:
+    draws = torch.randn(8, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    inside = torch.tensor([True, False] * 4)[:, None]
+    seen = torch.tensor([0.7], dtype=torch.float64)
+    densities = [
+        torch.distributions.Normal(draws[group].mean(), draws[group].std()).log_prob(seen)
+        for group in (inside, ~inside)
+    ]
+    torch.testing.assert_close(_log_ratio(seen, draws, inside), densities[0] - densities[1])
+
+
+def test_two_shadows_in_turn_divide_the_candidates() -> None:
+    halves = _halves(8, 4, 6, torch.Generator().manual_seed(0))
+    for first, second in zip(halves[::2], halves[1::2], strict=True):
+        assert sorted([*first.tolist(), *second.tolist()]) == list(range(8))
+
+
+@pytest.mark.parametrize("text", ["lira:online=false", "loss:relative_to=sent", "loss:relative_to=nothing"])
+def test_other_variants_score_every_candidate(text: str, scene: Scene) -> None:
+    observations, simulator = scene.observed(training=Training(epochs=4, protocol=Protocol(lr=1.0)))
+    scores = make_membership_attack(text).score(observations, scene.candidates, simulator=simulator, lr=1.0)
+    assert scores.shape == scene.candidates.y.shape and bool(scores.isfinite().all())
+    assert area_under_curve(scores[:, :BATCH], scores[:, BATCH:]).value > 0.5
+
+
+def test_shadows_need_twice_as_many_candidates_as_members(scene: Scene) -> None:
+    observations, simulator = scene.observed()
+    few = Candidates(*(part[:, 1:] for part in scene.candidates))
+    with pytest.raises(DataError, match="candidates = 7: expected at least 8 for each client"):
+        make_membership_attack("lira").score(observations, few, simulator=simulator)
+
+
+def test_every_attack_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "membership.md").read_text(encoding="utf-8")
+    assert [name for name in BUILT_IN if f"| `{name}` |" not in page] == []

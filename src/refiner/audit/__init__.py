@@ -4,7 +4,6 @@ from refiner.audit.auto_attacks import undefended_plans, working_attacks
 from refiner.audit.duration import Duration, estimate_duration
 from refiner.audit.from_robust import RobustEstimation
 from refiner.audit.membership_audit import audit_membership
-from refiner.audit.membership_pairs import pair_by_label
 from refiner.audit.membership_result import MembershipAudit
 from refiner.audit.membership_uploads import Training
 from refiner.audit.plan import Plan
@@ -18,6 +17,7 @@ from refiner.audit.table_audit import audit_table
 from refiner.audit.table_result import FeatureError, TableAudit
 from refiner.audit.tuning import Tuning
 from refiner.audit.victims import Victims, load_labelled_images, load_victims
+from refiner.inference.label_pairs import pair_by_label
 
 __all__ = [
     "AuditResult",

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.audit.membership_pairs import pair_by_label
 from refiner.audit.public_images import are_others
 from refiner.audit.victims import load_source
+from refiner.inference.label_pairs import pair_by_label
 
 # Images that are read for one candidate: those of classes with an odd number stay over.
 _SPARE_SHARE, _SPARE = 1.25, 20

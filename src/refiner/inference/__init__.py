@@ -5,13 +5,16 @@ Membership: was a candidate among the data? To use an attack: `make_membership_a
 """
 
 from refiner.inference.alignment import Alignment
+from refiner.inference.label_pairs import pair_by_label
 from refiner.inference.likelihood_match import LikelihoodMatch
+from refiner.inference.lira import LiRA
+from refiner.inference.loss_threshold import LossThreshold
 from refiner.inference.membership import Candidates, MembershipAttack, RunFacts
 from refiner.registry import Registry, check_settings_class, make_by_name
 
 MEMBERSHIP: Registry[MembershipAttack] = Registry(
     "refiner.membership",
-    {"alignment": Alignment, "likelihood": LikelihoodMatch},
+    {"alignment": Alignment, "likelihood": LikelihoodMatch, "loss": LossThreshold, "lira": LiRA},
     check=check_settings_class(MembershipAttack),
 )
 """Every membership attack by name."""
@@ -20,10 +23,13 @@ __all__ = [
     "MEMBERSHIP",
     "Alignment",
     "Candidates",
+    "LiRA",
     "LikelihoodMatch",
+    "LossThreshold",
     "MembershipAttack",
     "RunFacts",
     "make_membership_attack",
+    "pair_by_label",
 ]
 
 
