@@ -29,7 +29,11 @@ from refiner.inference.client_models import answers, client_models
 from refiner.inference.lira import _halves, _log_ratio
 from refiner.metrics import area_under_curve
 
-QUICK = {"likelihood": "likelihood:clients=200", "lira": "lira:shadows=16"}
+QUICK = {
+    "likelihood": "likelihood:clients=200",
+    "lira": "lira:shadows=16",
+    "white-box": "white-box:clients=30,hidden=16",
+}
 BUILT_IN = MEMBERSHIP.builtin_names()
 
 

@@ -41,6 +41,6 @@ DEFENSES = (
     "pruning",
     "soteria",
 )
-MEMBERSHIP = ("alignment", "likelihood", "loss", "lira")
+MEMBERSHIP = ("alignment", "likelihood", "loss", "lira", "white-box")
 MODELS = ("lenet", "mlp", "resnet10", "resnet18", "resnet34", "vit")
 SERVERS = ("fedavg", "fedavgm", "fedadam")

@@ -10,11 +10,18 @@ from refiner.inference.likelihood_match import LikelihoodMatch
 from refiner.inference.lira import LiRA
 from refiner.inference.loss_threshold import LossThreshold
 from refiner.inference.membership import Candidates, MembershipAttack, RunFacts
+from refiner.inference.white_box import WhiteBox
 from refiner.registry import Registry, check_settings_class, make_by_name
 
 MEMBERSHIP: Registry[MembershipAttack] = Registry(
     "refiner.membership",
-    {"alignment": Alignment, "likelihood": LikelihoodMatch, "loss": LossThreshold, "lira": LiRA},
+    {
+        "alignment": Alignment,
+        "likelihood": LikelihoodMatch,
+        "loss": LossThreshold,
+        "lira": LiRA,
+        "white-box": WhiteBox,
+    },
     check=check_settings_class(MembershipAttack),
 )
 """Every membership attack by name."""
@@ -28,6 +35,7 @@ __all__ = [
     "LossThreshold",
     "MembershipAttack",
     "RunFacts",
+    "WhiteBox",
     "make_membership_attack",
     "pair_by_label",
 ]

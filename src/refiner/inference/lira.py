@@ -24,12 +24,13 @@ _LEAST_VARIANCE = 1e-12
 class LiRA(MembershipAttack):
     """Scores a candidate by how likely its confidence is if the client has it, and if not.
 
-    Shadow models are those of simulated clients that train as the real ones do, with the same defence, many
-    at a time: each has its own parameters along the axis of victims. Online, a client's shadows train on
-    random halves of its candidates, so that half of them contain each candidate. Offline, they train on
-    public images only, and serve all clients: what a candidate's confidence is without it is known, and a higher one
-    speaks for a member. Confidence is the logit of the true class's probability; its variance is that of all
-    candidates of a client together, as the paper advises for few shadows. Of several rounds the sum counts.
+    Shadow models are those of simulated clients that train as the real ones do, with the same defence,
+    many at a time: each has its own parameters along the axis of victims. Online, a client's shadows
+    train on random halves of its candidates, so that half of them contain each candidate. Offline, they
+    train on public images only, and serve all clients: what a candidate's confidence is without it is
+    known, and a higher one speaks for a member. Confidence is the logit of the true class's probability;
+    its variance is that of all candidates of a client together, as the paper advises for few shadows. Of
+    several rounds the sum counts.
 
     Raises:
         SettingError: A setting is out of its range.
