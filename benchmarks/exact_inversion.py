@@ -5,8 +5,8 @@
 
 Victims are CIFAR-10 training images from 41,000 on, B = 1; the attacks were developed on earlier ones. Each
 state is the model after so many steps of AdamW on batches of 16 images below 40,000; "training loss" is the
-mean over the last ten of them. Top-1: an original is the closest of all victims to its reconstruction. One row
-for each state and defence in exact.jsonl, which docs/results/exact.md shows.
+mean over the last ten of them. Top-1: an original is the closest of all victims to its reconstruction. One
+row for each state and defence in exact.jsonl, which docs/results/exact.md shows.
 """
 
 import argparse

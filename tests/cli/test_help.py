@@ -23,6 +23,7 @@ from refiner.describe import settings_of
 from refiner.evaluation import EvaluationTrainingSettings
 from refiner.federation import SERVERS
 from refiner.generator import GANTrainingSettings
+from refiner.inference import MEMBERSHIP
 from refiner.models import MODELS
 
 # Runs the command line, then reports on stderr whether it imported PyTorch.
@@ -84,7 +85,9 @@ def test_every_option_and_argument_is_described() -> None:
     assert [words for words, command in commands() if not command.help] == []
 
 
-@pytest.mark.parametrize("registry", [DEFENSES, ATTACKS], ids=["defences", "attacks"])
+@pytest.mark.parametrize(
+    "registry", [DEFENSES, ATTACKS, MEMBERSHIP], ids=["defences", "attacks", "membership"]
+)
 def test_every_setting_is_described(registry: Any) -> None:
     undescribed = [
         f"{name}:{setting.name}"
@@ -98,6 +101,7 @@ def test_every_setting_is_described(registry: Any) -> None:
 def test_the_names_in_the_help_are_those_of_the_library() -> None:
     assert list(choices.ATTACKS) == ATTACKS.builtin_names()
     assert list(choices.DEFENSES) == DEFENSES.builtin_names()
+    assert list(choices.MEMBERSHIP) == MEMBERSHIP.builtin_names()
     assert list(choices.MODELS) == MODELS.builtin_names()
     assert list(choices.DATASETS) == list(DATASETS)
     assert list(choices.SERVERS) == list(SERVERS)

@@ -7,6 +7,9 @@ from refiner.audit.attribute_result import AttributeAudit
 from refiner.audit.auto_attacks import undefended_plans, working_attacks
 from refiner.audit.duration import Duration, estimate_duration
 from refiner.audit.from_robust import RobustEstimation
+from refiner.audit.membership_audit import audit_membership
+from refiner.audit.membership_result import MembershipAudit
+from refiner.audit.membership_uploads import Training
 from refiner.audit.plan import Plan
 from refiner.audit.protocol import Protocol
 from refiner.audit.report import report_page, write_report
@@ -18,6 +21,7 @@ from refiner.audit.table_audit import audit_table
 from refiner.audit.table_result import FeatureError, TableAudit
 from refiner.audit.tuning import Tuning
 from refiner.audit.victims import Victims, load_labelled_images, load_victims
+from refiner.inference.label_pairs import pair_by_label
 
 __all__ = [
     "AttributeAudit",
@@ -29,22 +33,26 @@ __all__ = [
     "Finding",
     "FromRobust",
     "Mean",
+    "MembershipAudit",
     "Plan",
     "Protocol",
     "RobustEstimation",
     "Seconds",
     "TableAudit",
+    "Training",
     "Tuning",
     "TuningResult",
     "Victims",
     "audit",
     "audit_all",
     "audit_attribute",
+    "audit_membership",
     "audit_table",
     "estimate_duration",
     "load_attribute_clients",
     "load_labelled_images",
     "load_victims",
+    "pair_by_label",
     "report_page",
     "undefended_plans",
     "working_attacks",

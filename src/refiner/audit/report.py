@@ -32,6 +32,7 @@ def write_report(
     source: str = "",
     *,
     pmm: Mapping[str, float] | None = None,
+    further: Sequence[Section] = (),
 ) -> Path:
     """Write the report of audits as one self-contained HTML file.
 
@@ -40,6 +41,7 @@ def write_report(
         results: The audits to compare, all of the same victims.
         source: Where the victims' images come from, as shown in the report.
         pmm: PMM in per cent, by the name of the defence as the report shows it, where it was measured.
+        further: Sections of other audits of the same clients, such as `membership_sections`.
 
     Returns:
         The path.
@@ -59,11 +61,15 @@ def write_report(
     ...     "random pixels" in page.read_text(encoding="utf-8")
     True
     """
-    return write_page(path, report_page(results, source, pmm=pmm))
+    return write_page(path, report_page(results, source, pmm=pmm, further=further))
 
 
 def report_page(
-    results: Sequence[AuditResult], source: str = "", *, pmm: Mapping[str, float] | None = None
+    results: Sequence[AuditResult],
+    source: str = "",
+    *,
+    pmm: Mapping[str, float] | None = None,
+    further: Sequence[Section] = (),
 ) -> Page:
     """Return the contents of the report.
 
@@ -74,6 +80,7 @@ def report_page(
         results: The audits to compare, all of the same victims.
         source: Where the victims' images come from, as shown in the report.
         pmm: As in `write_report`.
+        further: As in `write_report`.
 
     Returns:
         A page for `refiner.report.write_page` or `refiner.report.render_page`.
@@ -102,6 +109,7 @@ def report_page(
     plot = privacy_against_price(ranked)
     if plot is not None:
         sections.append(plot)
+    sections += further
     details: list[Section] = [
         Table(
             "Scores of every defence and attack",

@@ -1,14 +1,11 @@
 """Likelihood match of uploads: which of several known images was protected?"""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from refiner.attacks import Observation, Simulator
-from refiner.attacks.features import Projection
 from refiner.attacks.simulated_batches import derive_seed, simulate
-from refiner.attacks.upload_features import UploadFeatures, longest_allowed, shortened
+from refiner.attacks.upload_statistics import upload_statistics
 from refiner.core.gradients import flatten, gradients
 from refiner.core.task import Task
 from refiner.metrics import identify_by_likelihood
@@ -16,9 +13,6 @@ from refiner.metrics import identify_by_likelihood
 # The most candidates, clients whose uploads show the noise, uploads of each, and numbers that are compared.
 _CANDIDATES, _NOISY_CLIENTS, _DRAWS, _NUMBERS = 1000, 600, 4, 4096
 _CLIENTS_AT_ONCE = 256
-
-Statistic = Callable[[Tensor], Tensor]
-"""Maps uploads `[V, N]` to the numbers `[V, D]` that they are compared by."""
 
 
 def match_uploads(
@@ -53,7 +47,7 @@ def match_uploads(
 
     undefended = _gradients(task, *public(rest))
     candidates = _gradients(task, *(torch.cat(pair) for pair in zip((x, y), public(extra), strict=True)))
-    statistics = _statistics(task, undefended, derive_seed(seed, "likelihood", "projection"))
+    statistics = upload_statistics(task, undefended, _NUMBERS, derive_seed(seed, "likelihood", "projection"))
     expected = [statistic(undefended) for statistic in statistics]
     residuals: list[list[Tensor]] = [[] for _ in statistics]
     passes = [rest] * _DRAWS
@@ -71,19 +65,3 @@ def match_uploads(
 def _gradients(task: Task, x: Tensor, y: Tensor) -> Tensor:
     """The undefended gradients `[V, N]` of clients with one image each."""
     return flatten(gradients(task, x, y, chunk=_CLIENTS_AT_ONCE))
-
-
-def _statistics(task: Task, undefended: Tensor, seed: int) -> list[Statistic]:
-    """What uploads are compared by: a projection of them and, if there are any, inputs of linear layers."""
-    features = UploadFeatures(task, 1, _NUMBERS, seed)
-    statistics: list[Statistic] = [Projection(task.size, _NUMBERS, seed)]
-    if features.kind != "inputs":
-        return statistics
-
-    def inputs(gradient: Tensor) -> Tensor:
-        # Of one sample they do not depend on the label.
-        labels = torch.zeros(len(gradient), 1, dtype=torch.long)
-        return features([gradient], labels).flatten(1).nan_to_num(0.0, 0.0, 0.0)
-
-    longest = longest_allowed(inputs(undefended))
-    return [*statistics, lambda gradient: shortened(inputs(gradient), longest)]

@@ -89,7 +89,7 @@ def load_victims(
     count = checks.integer("victims", victims, 1) * checks.integer("batch", batch, 1)
     tuning_count = checks.integer("tuning_victims", tuning_victims, 0) * batch
     checks.integer("public_images", public_images, 0)
-    source, rest, pool = _load_source(data, root, count, tuning_count, public_images, size, seed, classes)
+    source, rest, pool = load_source(data, root, count, tuning_count, public_images, size, seed, classes)
     available = len(source.images)
     if available < count:
         raise DataError(
@@ -120,7 +120,7 @@ def load_victims(
     )
 
 
-def _load_source(
+def load_source(
     data: str | None,
     root: Path | None,
     count: int,
@@ -130,7 +130,24 @@ def _load_source(
     seed: int,
     classes: int | None,
 ) -> tuple[LabelledImages, Tensor | None, tuple[Tensor, Tensor]]:
-    """Return victims and then images to tune on, other images, and those to learn from."""
+    """Return victims and then images to tune on, other images, and those to learn from.
+
+    Args:
+        data: As for `load_victims`.
+        root: As for `load_victims`.
+        count: The number of victims' images; fewer are returned where there are no more.
+        tuning_count: The number of images to tune on.
+        public_images: The most images to learn from.
+        size: As for `load_victims`.
+        seed: As for `load_victims`.
+        classes: As for `load_victims`.
+
+    Returns:
+        The images from the first victim on, images for blind guesses, and images to learn from with labels.
+
+    Raises:
+        DataError: The data can't be read.
+    """
     is_dataset = is_named(data)
     if root is not None and not is_dataset:
         datasets = ", ".join(DATASETS)
@@ -186,7 +203,7 @@ def load_labelled_images(
     ['airplane 1', 'automobile 2']
     """
     count = checks.integer("limit", limit, 1)
-    source = _load_source(data, None, count, 0, 0, size, seed, classes)[0]
+    source = load_source(data, None, count, 0, 0, size, seed, classes)[0]
     return source._replace(
         images=source.images[:count], labels=source.labels[:count], names=source.names[:count]
     )

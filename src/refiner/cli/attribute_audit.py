@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 import typer
 
-from refiner.attacks import ThreatModel
 from refiner.audit.attribute_audit import audit_attribute
 from refiner.audit.attribute_clients import load_attribute_clients
 from refiner.audit.attribute_report import COLUMNS, attribute_rows, write_attribute_report
 from refiner.audit.attribute_result import AttributeAudit
 from refiner.checks import integer
+from refiner.cli.audit_steps import threat_model
 from refiner.cli.common import console, print_json, print_line
 from refiner.cli.tabular import check_table_options, is_given, print_table
 from refiner.core import Task
@@ -35,8 +35,69 @@ DEFENSES = ("none", "refiner")
 _BATCH, _CLIENTS = 8, 100
 
 
-def is_attribute_audit(command: typer.Context, attacks: Sequence[str], attribute: str | None) -> bool:
-    """Return whether the options ask for an attribute; raise if they ask for something else as well."""
+def audits_attribute(command: typer.Context, device: torch.device) -> bool:
+    """Audit an attribute, if the options of `refiner audit` ask for one, and return whether they do.
+
+    Prints a table, and writes `report.html` and `attribute/results.json`.
+
+    Args:
+        command: The command that was run.
+        device: Where to compute.
+
+    Raises:
+        RefinerError: An option or the data are wrong.
+    """
+    given = command.params
+    attacks: list[str] = given["attack"] or []
+    if not _is_asked_for(command, attacks):
+        return False
+    check_table_options(command, OPTIONS, "an attribute")
+    attacker = make_by_name({NAME: AttributeInference}, "attack", attacks[0] if attacks else NAME)
+    threat = threat_model(given["grant"] or (), given["deny"] or ())
+    names = list(dict.fromkeys(given["defense"] or DEFENSES))
+    for name in names:
+        make_defense(name)
+    torch.manual_seed(integer("seed", given["seed"], 0, 2**32 - 1))
+    # Click has not yet made paths of these options.
+    root, weights = (None if given[name] is None else Path(given[name]) for name in ("root", "weights"))
+    with deterministic_algorithms(given["deterministic"], device):
+        people = load_attribute_clients(
+            given["data"] or "lfw",
+            given["attribute"],
+            root=root,
+            clients=given["victims"] if is_given(command, "victims") else _CLIENTS,
+            batch=given["batch"] if is_given(command, "batch") else _BATCH,
+            shares=given["share"],
+            least_images=given["least_images"],
+            seed=given["seed"],
+        )
+        shape = tuple(people.x.shape[2:])
+        network = build_model(given["model"], people.classes, shape, weights=weights).to(device)
+        x, y = people.x.to(device), people.y.to(device)
+        audit = partial(
+            audit_attribute,
+            Task(network, example=x[0]),
+            x,
+            y,
+            people.attribute,
+            public=people.public,
+            groups=people.groups,
+            attack=attacker,
+            name=given["attribute"],
+            threat=threat,
+            seed=given["seed"],
+        )
+        control = _run(audit, "none", None, given["quiet"])
+        results = [
+            control if name == "none" else _run(audit, name, control, given["quiet"]) for name in names
+        ]
+    _show(results, people.source, Path(given["out"]), as_json=given["as_json"])
+    return True
+
+
+def _is_asked_for(command: typer.Context, attacks: Sequence[str]) -> bool:
+    """Whether the options ask for an attribute; raises if they ask for something else as well."""
+    attribute = command.params["attribute"]
     named = [attack.partition(":")[0] == NAME for attack in attacks]
     if any(named) and not all(named):
         raise DataError(field="attack", value=NAME, expected="no other attack beside it")
@@ -51,91 +112,10 @@ def is_attribute_audit(command: typer.Context, attacks: Sequence[str], attribute
     return False
 
 
-def audit_attributes(
-    command: typer.Context,
-    threat: ThreatModel,
-    *,
-    out: Path,
-    data: str | None,
-    root: Path | None,
-    attribute: str | None,
-    shares: bool,
-    least_images: int | None,
-    model: str,
-    weights: Path | None,
-    defenses: Sequence[str],
-    attacks: Sequence[str],
-    victims: int,
-    batch: int,
-    seed: int,
-    device: torch.device,
-    deterministic: bool,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    """Audit an attribute of a dataset, print a table, and write `report.html` and `attribute/results.json`.
-
-    Args:
-        command: The command that was run.
-        threat: What the attacker is given.
-        out: The folder for the results.
-        data: The dataset; `lfw` by default.
-        root: A folder with its files.
-        attribute: The attribute's name.
-        shares: Whether batches are mixed.
-        least_images: Only people with at least so many images.
-        model: The model, by name or as code.
-        weights: Its weights.
-        defenses: The defences; none for `DEFENSES`.
-        attacks: The attack with settings, once.
-        victims: The most clients.
-        batch: Images of each.
-        seed: Seed of everything random.
-        device: Where to compute.
-        deterministic: Whether results are bit-identical on a GPU too.
-        as_json: Whether to print the record instead of the table.
-        quiet: Whether to show no progress.
-
-    Raises:
-        RefinerError: An option or the data are wrong.
-    """
-    assert attribute is not None  # see `is_attribute_audit`
-    check_table_options(command, OPTIONS, "an attribute")
-    attacker = make_by_name({NAME: AttributeInference}, "attack", attacks[0] if attacks else NAME)
-    names = list(dict.fromkeys(defenses or DEFENSES))
-    for name in names:
-        make_defense(name)
-    torch.manual_seed(integer("seed", seed, 0, 2**32 - 1))
-    with deterministic_algorithms(deterministic, device):
-        people = load_attribute_clients(
-            data or "lfw",
-            attribute,
-            root=root,
-            clients=victims if is_given(command, "victims") else _CLIENTS,
-            batch=batch if is_given(command, "batch") else _BATCH,
-            shares=shares,
-            least_images=least_images,
-            seed=seed,
-        )
-        network = build_model(model, people.classes, tuple(people.x.shape[2:]), weights=weights).to(device)
-        x, y = people.x.to(device), people.y.to(device)
-        audit = partial(
-            audit_attribute,
-            Task(network, example=x[0]),
-            x,
-            y,
-            people.attribute,
-            public=people.public,
-            groups=people.groups,
-            attack=attacker,
-            name=attribute,
-            threat=threat,
-            seed=seed,
-        )
-        control = _run(audit, "none", None, quiet)
-        results = [control if name == "none" else _run(audit, name, control, quiet) for name in names]
-    page = write_attribute_report(out / "report.html", results, people.source)
-    record = {"source": people.source, "audits": [result.record() for result in results]}
+def _show(results: Sequence[AttributeAudit], source: str, out: Path, *, as_json: bool) -> None:
+    """Write the report and the record, and print the table or the record."""
+    page = write_attribute_report(out / "report.html", results, source)
+    record = {"source": source, "audits": [result.record() for result in results]}
     text = json.dumps(record, indent=1, ensure_ascii=False)
     # `refiner compare` reads the files in the folder itself, which are audits of images.
     write_atomically(out / "attribute" / "results.json", f"{text}\n".encode())

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from refiner.checks import integer
-from refiner.cli.choices import ATTACKS, CAPABILITIES, DEFENSES
+from refiner.cli.choices import ATTACKS, CAPABILITIES, DEFENSES, MEMBERSHIP
 from refiner.cli.common import (
     DATA_HELP,
     Chunk,
@@ -21,8 +21,7 @@ from refiner.cli.common import (
     select_device,
 )
 from refiner.cli.model_options import Classes, Mean, Model, Std, Weights, parse_numbers
-from refiner.cli.tabular import Target, is_given
-from refiner.errors import DataError
+from refiner.cli.tabular import Target, check_no_target, is_given
 
 
 def audit(
@@ -57,7 +56,9 @@ def audit(
         typer.Option(
             help=f"Attack: one of {', '.join(ATTACKS)}, or a plug-in (see `refiner "
             "attacks`), as NAME or NAME:setting=value,…. Repeat the option to compare. Default: auto, those "
-            "that work on this model without a defence. Or attribute: infers a property, see --attribute."
+            "that work on this model without a defence. Or membership, as membership:method=NAME,…, which "
+            f"asks who was in the data instead: {', '.join(MEMBERSHIP)}. Or attribute, which infers a "
+            "property, see --attribute."
         ),
     ] = None,
     victims: Annotated[int, typer.Option(help="Number of clients.")] = 16,
@@ -73,6 +74,15 @@ def audit(
     summed_clients: Annotated[
         int,
         typer.Option(help="Secure aggregation: the attacker sees the mean of so many clients' uploads only."),
+    ] = 1,
+    rounds: Annotated[
+        int, typer.Option(help="Membership: uploads of each client, between which the server takes a step.")
+    ] = 1,
+    epochs: Annotated[
+        int,
+        typer.Option(
+            help="Membership: passes of a client over its data before an upload, each of --local-steps."
+        ),
     ] = 1,
     iterations: Annotated[
         int | None, typer.Option(help="Iterations of every attack that iterates. Default: its own.")
@@ -157,18 +167,24 @@ def audit(
         import torch
 
         from refiner.attacks import Attack, attack_with_iterations, tunable
-        from refiner.audit import Plan, Protocol, Tuning, load_victims, write_report
+        from refiner.audit import Plan, Protocol, load_victims, write_report
         from refiner.audit.auto_attacks import AUTO
-        from refiner.cli.attribute_audit import audit_attributes, is_attribute_audit
-        from refiner.cli.audit_steps import choose_attacks, report_pmm, run_plans, threat_model
+        from refiner.cli.attribute_audit import audits_attribute
+        from refiner.cli.audit_steps import (
+            checked_defenses,
+            choose_attacks,
+            report_pmm,
+            run_plans,
+            threat_model,
+            tuning_images,
+        )
         from refiner.cli.audit_table import print_results, results_record
+        from refiner.cli.membership_audit import membership_of
         from refiner.core import Task
         from refiner.core.determinism import deterministic_algorithms
         from refiner.data.csv_table import table_path
-        from refiner.defenses import make_defense
         from refiner.federation.pmm import pmm_of_trainings
-        from refiner.models import build_model
-        from refiner.models.build import check_model_classes
+        from refiner.models.build import build_model, check_model_classes
 
         torch_device = select_device(device)
         if (file := table_path(data)) is not None:
@@ -196,45 +212,24 @@ def audit(
                 quiet=quiet,
             )
             return
-        if is_attribute_audit(command, attack or (), attribute):
-            audit_attributes(
-                command,
-                threat_model(grant or (), deny or ()),
-                out=out,
-                data=data,
-                root=root,
-                attribute=attribute,
-                shares=share,
-                least_images=least_images,
-                model=model,
-                weights=weights,
-                defenses=defense or (),
-                attacks=attack or (),
-                victims=victims,
-                batch=batch,
-                seed=seed,
-                device=torch_device,
-                deterministic=deterministic,
-                as_json=as_json,
-                quiet=quiet,
-            )
+        if audits_attribute(command, torch_device):
             return
-        if target is not None:
-            raise DataError(field="target", value=target, problem="only a table has one: --data csv:FILE")
+        check_no_target(target)
+        membership = membership_of(command, torch_device)
+        if membership.is_all:
+            return
         # Before anything else runs on the GPU, since its first operations fix the available algorithms.
         with deterministic_algorithms(deterministic, torch_device):
             threat, protocol = (
                 threat_model(grant or (), deny or ()),
                 Protocol(local_steps, lr, summed_clients),
             )
-            names = dict.fromkeys(attack or (AUTO,))
+            names = dict.fromkeys(membership.others or (AUTO,))
             attacks = [attack_with_iterations(name, iterations) for name in names if name != AUTO]
             learns = (from_robust or AUTO in names) or any(
                 not attacker.needs.isdisjoint({"public", "defense"}) for attacker in attacks
             )
-            defenses = list(dict.fromkeys(defense or ("none", "refiner")))
-            for name in defenses:
-                make_defense(name)
+            defenses = checked_defenses(defense)
             trained = pmm_of_trainings(training, "training") if training else {}
             torch.manual_seed(integer("seed", seed, 0, 2**32 - 1))
             images = load_victims(
@@ -260,11 +255,7 @@ def audit(
             )
             task = Task(network.to(torch_device), example=x[0])
             check_model_classes(task, y, classes)
-            tune = (
-                None
-                if images.tuning_x is None or images.tuning_y is None
-                else Tuning(images.tuning_x.to(torch_device), images.tuning_y.to(torch_device))
-            )
+            tune = tuning_images(images, torch_device)
 
             def make_plan(name: str, attacker: Attack, from_robust: bool = False) -> Plan:
                 return Plan.of(
@@ -293,9 +284,13 @@ def audit(
             ]
             results = run_plans(plans, out, chunk, control=not no_control, quiet=quiet)
         pmm = report_pmm(results, [name for name in defenses for _ in attacks], trained)
-        page = write_report(out / "report.html", results, images.source, pmm=pmm)
+        page = write_report(
+            out / "report.html", results, images.source, pmm=pmm, further=membership.sections()
+        )
+        membership.save(out)
         if as_json:
-            print_json({**results_record(results), "pmm": pmm, "report": page})
+            print_json({**results_record(results), "pmm": pmm, **membership.record(), "report": page})
             return
         print_results(results)
+        membership.print()
         console.print(f"Report: {page}", highlight=False, soft_wrap=True)

@@ -11,7 +11,7 @@ import typer
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from refiner.attacks import Attack, ThreatModel
-from refiner.audit import AuditResult, Plan, audit_all
+from refiner.audit import AuditResult, Plan, Tuning, Victims, audit_all
 from refiner.audit.auto_attacks import undefended_plans, working_attacks
 from refiner.audit.display_names import pair_names
 from refiner.audit.duration import estimate_duration
@@ -25,6 +25,9 @@ from refiner.cli.progress import Rate, progress_bar
 from refiner.defenses import NoDefense, make_defense, short_name
 from refiner.errors import DataError
 
+DEFENSES = ("none", "refiner")
+"""The defences that are audited by default."""
+
 
 def threat_model(grants: Sequence[str], denials: Sequence[str]) -> ThreatModel:
     """Return what the attacker has, by the options `--grant` and `--deny`."""
@@ -35,6 +38,21 @@ def threat_model(grants: Sequence[str], denials: Sequence[str]) -> ThreatModel:
     if both := sorted(set(grants) & set(denials)):
         raise DataError(field="deny", value=both[0], problem="is granted as well")
     return ThreatModel(**dict.fromkeys(grants, True), **dict.fromkeys(denials, False))
+
+
+def checked_defenses(texts: Sequence[str] | None) -> list[str]:
+    """Return the defences of `--defense`, each once; raises for one that can't be made."""
+    defenses = list(dict.fromkeys(texts or DEFENSES))
+    for text in defenses:
+        make_defense(text)
+    return defenses
+
+
+def tuning_images(images: Victims, device: torch.device) -> Tuning | None:
+    """Return the images to tune attacks on, or None."""
+    if images.tuning_x is None or images.tuning_y is None:
+        return None
+    return Tuning(images.tuning_x.to(device), images.tuning_y.to(device))
 
 
 def report_pmm(

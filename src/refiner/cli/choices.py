@@ -44,5 +44,6 @@ DEFENSES = (
     "soteria",
     "recup",
 )
+MEMBERSHIP = ("alignment", "likelihood", "loss", "lira", "white-box")
 MODELS = ("lenet", "mlp", "resnet10", "resnet18", "resnet34", "vit")
 SERVERS = ("fedavg", "fedavgm", "fedadam")

@@ -16,6 +16,7 @@ from refiner.cli.common import console, print_json
 from refiner.defenses import DEFENSES, Defense
 from refiner.describe import Setting, settings_of
 from refiner.errors import PluginWarning
+from refiner.inference import MEMBERSHIP, MembershipAttack
 from refiner.registry import Registry, dataclass_of, one_line
 
 T = TypeVar("T")
@@ -35,7 +36,16 @@ def show_defenses(name: str | None, as_json: bool) -> None:
 
 def show_attacks(name: str | None, as_json: bool) -> None:
     """Print all attacks, or one in detail."""
+    if name in MEMBERSHIP:
+        _show(MEMBERSHIP, "attack", name, _attack_facts, as_json)
+        return
     _show(ATTACKS, "attack", name, _attack_facts, as_json)
+    if name is None and not as_json:
+        console.print(
+            f"Membership, as membership:method=NAME: {', '.join(MEMBERSHIP)}; see `refiner attacks NAME`.",
+            highlight=False,
+            markup=False,
+        )
 
 
 def _defense_facts(defense: Defense) -> dict[str, str]:
@@ -43,7 +53,7 @@ def _defense_facts(defense: Defense) -> dict[str, str]:
     return facts | ({"paper": defense.reference} if defense.reference else {})
 
 
-def _attack_facts(attack: Attack) -> dict[str, str]:
+def _attack_facts(attack: Attack | MembershipAttack) -> dict[str, str]:
     facts = {"needs": ", ".join(sorted(attack.needs)) or "nothing"}
     return facts | ({"paper": attack.reference} if attack.reference else {})
 

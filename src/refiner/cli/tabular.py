@@ -40,6 +40,12 @@ def check_table_options(
             raise DataError(field=name, value=command.params[name], problem=problem)
 
 
+def check_no_target(target: str | None) -> None:
+    """Raise a DataError if `--target` was given for images."""
+    if target is not None:
+        raise DataError(field="target", value=target, problem="only a table has one: --data csv:FILE")
+
+
 def load_table(path: Path, target: str | None, seed: int) -> "CsvTable":
     """Return the table of `--data csv:FILE --target COLUMN`, its rows in a random order."""
     from refiner.data.csv_table import load_csv_table

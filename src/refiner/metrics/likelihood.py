@@ -45,24 +45,58 @@ def identify_by_likelihood(
     checks.integer("directions", directions, 1)
     checks.integer("chunk", chunk, 1)
     observed, predicted, residuals = _checked(observed, predicted, residuals)
-    mean = residuals.mean(0)
-    basis = _directions(predicted, min(directions, len(residuals) - 1))
-    noise = (residuals - mean) @ basis
-    covariance = noise.mT @ noise / (len(noise) - 1)
-    variances = covariance.diagonal()
-    kept = len(noise) / (len(noise) + basis.shape[1])
-    covariance = kept * covariance + (1 - kept) * variances.diag()
-    scale = torch.maximum(variances.max(), predicted.square().mean())
-    covariance = covariance + _LEAST_VARIANCE * scale.clamp_min(1e-30) * torch.eye(len(variances)).to(noise)
-    root = torch.linalg.cholesky(covariance)
-    candidates = _whiten(root, predicted @ basis)
-    offset = candidates.square().sum(1) / 2
+    noise = GaussianNoise(predicted, residuals, directions)
     ranks = []
     for begin in range(0, len(observed), chunk):
-        rows = _whiten(root, (observed[begin : begin + chunk] - mean) @ basis)
         # The log-likelihood up to what all candidates share.
-        ranks.append(ranks_of_own(rows @ candidates.mT - offset, begin))
-    return Identification("likelihood", torch.cat(ranks), len(candidates))
+        ranks.append(ranks_of_own(noise.log_likelihoods(observed[begin : begin + chunk], predicted), begin))
+    return Identification("likelihood", torch.cat(ranks), len(predicted))
+
+
+class GaussianNoise:
+    """Gaussian noise with the mean and covariance of residuals, in the directions that tell candidates apart.
+
+    Args:
+        predicted: `[M, D]` in float64, what is expected for candidates, which differ most in some directions.
+        residuals: `[R, D]` in float64, R ≥ 2, observations less their predictions.
+        directions: The most directions to compare in.
+
+    >>> draws = torch.Generator().manual_seed(0)
+    >>> candidates, residuals = torch.randn(2, 50, 20, generator=draws, dtype=torch.float64)
+    >>> GaussianNoise(candidates, residuals, 10).log_likelihoods(candidates[:3], candidates).shape
+    torch.Size([3, 50])
+    """
+
+    def __init__(self, predicted: Tensor, residuals: Tensor, directions: int) -> None:
+        self._mean = residuals.mean(0)
+        self._basis = _directions(predicted, min(directions, len(residuals) - 1))
+        noise = (residuals - self._mean) @ self._basis
+        covariance = noise.mT @ noise / (len(noise) - 1)
+        variances = covariance.diagonal()
+        kept = len(noise) / (len(noise) + self._basis.shape[1])
+        covariance = kept * covariance + (1 - kept) * variances.diag()
+        scale = torch.maximum(variances.max(), predicted.square().mean()).clamp_min(1e-30)
+        covariance = covariance + _LEAST_VARIANCE * scale * torch.eye(len(variances)).to(noise)
+        self._root: Tensor = torch.linalg.cholesky(covariance)
+
+    def log_likelihoods(self, observed: Tensor, predicted: Tensor) -> Tensor:
+        """Return log-likelihoods up to a constant of each observation.
+
+        Args:
+            observed: `[N, D]` in float64.
+            predicted: What is expected for candidates, `[M, D]` for all observations or `[N, M, D]`.
+
+        Returns:
+            `[N, M]`.
+        """
+        rows = _whiten(self._root, (observed - self._mean) @ self._basis)
+        candidates = _whiten(self._root, predicted @ self._basis)
+        offset = candidates.square().sum(-1) / 2
+        return (
+            (candidates @ rows[..., None])[..., 0] - offset
+            if predicted.ndim == 3
+            else (rows @ candidates.mT - offset)
+        )
 
 
 def _directions(predicted: Tensor, count: int) -> Tensor:
@@ -82,8 +116,9 @@ def _directions(predicted: Tensor, count: int) -> Tensor:
 
 
 def _whiten(root: Tensor, rows: Tensor) -> Tensor:
-    white: Tensor = torch.linalg.solve_triangular(root, rows.mT, upper=False)
-    return white.mT
+    """Rows `[…, D]` in which the noise has the identity as covariance."""
+    white: Tensor = torch.linalg.solve_triangular(root, rows.flatten(0, -2).mT, upper=False)
+    return white.mT.view(*rows.shape[:-1], -1)
 
 
 def _checked(*matrices: Tensor) -> tuple[Tensor, ...]:

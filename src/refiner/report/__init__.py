@@ -8,6 +8,7 @@ from refiner.report.gallery import Card, CardGroup, Gallery
 from refiner.report.grid import Grid, GridColumn, GridImage
 from refiner.report.inline_image import InlineImage, to_pixels
 from refiner.report.page import Page, Section, render_page, write_page
+from refiner.report.roc_plot import RocPlot, RocSeries
 from refiner.report.scatter import Dot, Scatter
 from refiner.report.settings_table import SettingsTable
 from refiner.report.table import Cell, Table
@@ -32,6 +33,8 @@ __all__ = [
     "InlineImage",
     "Page",
     "ReferenceLine",
+    "RocPlot",
+    "RocSeries",
     "Scatter",
     "Section",
     "SettingsTable",

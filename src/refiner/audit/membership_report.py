@@ -1,0 +1,119 @@
+"""Tables and ROC curves of membership audits, and their page."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from refiner.audit.membership_result import CHANCE, MembershipAudit
+from refiner.metrics import clopper_pearson
+from refiner.report import Cell, Page, RocPlot, RocSeries, Section, Table, write_page
+
+COLUMNS = (
+    *("defence", "attack", "AUC", "95 % interval", "undefended", "blind", "balanced accuracy"),
+    *("TPR at 1 % FPR", "TPR at 0.1 % FPR", "verdict"),
+)
+DEFINITIONS = (
+    ("AUC", "The probability that a member scores higher than a non-member: 0.5 by chance, 1 for certainty."),
+    ("undefended", "The same attack's AUC without a defence."),
+    ("blind", "Its AUC with other clients' undefended uploads, which say nothing: 0.5 if the test is fair."),
+    ("balanced accuracy", "Mean of the shares of members and non-members that are recognised, at a threshold "
+     "that other clients chose."),
+    ("TPR at 1 % FPR", "Members that are found while one non-member in a hundred is accused."),
+    ("TPR at 0.1 % FPR", "While one in a thousand is accused; only with 1,000 non-members or more."),
+    ("verdict", "Found: the interval of the AUC is above 0.5, and above that of the blind AUC where this is "
+     "above 0.5 too. No verdict: nothing is found without a defence either, or no more than blindly."),
+)  # fmt: skip
+# With fewer non-members the threshold of 0.1 % is above all of them.
+_ENOUGH_FOR_LOWEST = 1000
+
+
+def membership_rows(results: Sequence[MembershipAudit]) -> list[list[str | Cell]]:
+    """Return a row for every defence and attack."""
+    rows: list[list[str | Cell]] = []
+    for result in results:
+        auc, accuracy = result.auc, result.balanced_accuracy
+        enough = result.non_members.numel() >= _ENOUGH_FOR_LOWEST
+        rows.append(
+            [
+                result.defense,
+                result.attack,
+                f"{auc.value:.3f}",
+                "–" if auc.low is None else f"{auc.low:.3f} to {auc.high:.3f}",
+                f"{result.undefended.value:.3f}",
+                "–" if result.blind is None else f"{result.blind.value:.3f}",
+                "–" if accuracy is None else f"{accuracy.value:.3f}",
+                f"{100 * result.tpr[0].value:.1f} %",
+                f"{100 * result.tpr[1].value:.1f} %" if enough else "–",
+                result.level,
+            ]
+        )
+    return rows
+
+
+def strongest(results: Sequence[MembershipAudit]) -> list[MembershipAudit]:
+    """Return the result of each defence against the attack with the highest AUC."""
+    found: dict[str, MembershipAudit] = {}
+    for result in results:
+        known = found.get(result.defense)
+        if known is None or result.auc.value > known.auc.value:
+            found[result.defense] = result
+    return list(found.values())
+
+
+def membership_sections(results: Sequence[MembershipAudit]) -> list[Section]:
+    """Return a table of all audits, and the ROC curve of each defence against its strongest attack.
+
+    Args:
+        results: The audits, at least one.
+    """
+    undefended = {result.attack: result for result in results if result.undefended == result.auc}
+    sections: list[Section] = [
+        Table("Who was a member", COLUMNS, membership_rows(results), definitions=list(DEFINITIONS))
+    ]
+    for result in strongest(results):
+        curves = [_series(result, result.defense)]
+        control = undefended.get(result.attack)
+        if control is not None and control is not result:
+            curves.append(_series(control, "without a defence"))
+        sections.append(RocPlot(f"Members found: {result.defense}, {result.attack}", curves))
+    return sections
+
+
+def write_membership_report(path: Path, results: Sequence[MembershipAudit], source: str = "") -> Path:
+    """Write membership audits of the same clients as a self-contained HTML file.
+
+    Args:
+        path: The file.
+        results: The audits, at least one.
+        source: Where the images come from, as shown on the page.
+
+    Returns:
+        The path.
+
+    Raises:
+        DataError: The file can't be written.
+    """
+    first = results[0]
+    page = Page(
+        title="What uploads reveal of membership",
+        summary=" ".join(result.sentence for result in strongest(results)),
+        facts=[
+            ("clients", str(first.clients)),
+            ("members of each", str(first.batch)),
+            ("rounds", str(first.rounds)),
+            ("AUC by chance", f"{CHANCE:g}"),
+            *([("images from", source)] if source else []),
+        ],
+        sections=membership_sections(results),
+        made=datetime.now(UTC).replace(microsecond=0),
+    )
+    return write_page(path, page)
+
+
+def _series(result: MembershipAudit, name: str) -> RocSeries:
+    total = result.members.numel()
+    points = []
+    for fpr, tpr in zip(result.curve.fpr.tolist(), result.curve.tpr.tolist(), strict=True):
+        low, high = clopper_pearson(round(tpr * total), total)
+        points.append((fpr, tpr, low, high))
+    return RocSeries(name, points)

@@ -1,0 +1,127 @@
+"""The result of a membership audit: how well scores of members and of non-members can be told apart."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from torch import Tensor
+
+from refiner.audit.bootstrap import mean_interval
+from refiner.audit.result_records import Mean
+from refiner.metrics import Estimate, RocCurve, TprAtFpr, area_under_curve, roc_curve, tpr_at_fpr
+from refiner.metrics.operating_points import balanced_accuracies
+
+MembershipLevel = Literal["found", "not found", "no verdict"]
+CHANCE = 0.5
+"""The AUC of scores that say nothing."""
+FPRS = (0.01, 0.001)
+"""The false-positive rates at which the TPR is given."""
+
+
+@dataclass(frozen=True, eq=False)
+class MembershipAudit:
+    """How well an attack tells members of clients' data from non-members, by the uploads of a defence.
+
+    Attributes:
+        defense: Name of the defence, with its settings if it was given so.
+        attack: Name of the attack, likewise.
+        clients: Number of clients, or of sums of clients' uploads.
+        batch: Members of each.
+        rounds: Uploads of each that the attacker saw.
+        epochs: Passes over the data in each round.
+        members: Scores of members `[V, B]`, higher for what looks like a member.
+        non_members: Scores of non-members `[V, N]`.
+        undefended: The AUC of the same attack on undefended uploads.
+        blind: The AUC of the same attack given other clients' undefended uploads, which can say nothing: away
+            from 0.5, members and non-members differ already in what they show. None for a single client.
+        same_labels: Whether the non-members of every client have the labels of its members. Otherwise part of
+            what is found may be which classes the client has.
+        seconds: How long the attack took on the defence's uploads.
+    """
+
+    defense: str
+    attack: str
+    clients: int
+    batch: int
+    rounds: int
+    epochs: int
+    members: Tensor
+    non_members: Tensor
+    undefended: Estimate
+    blind: Estimate | None
+    same_labels: bool
+    seconds: float
+
+    @cached_property
+    def auc(self) -> Estimate:
+        """The area under the ROC curve: the probability that a member scores higher than a non-member."""
+        return area_under_curve(self.members, self.non_members)
+
+    @cached_property
+    def curve(self) -> RocCurve:
+        """The ROC curve."""
+        return roc_curve(self.members, self.non_members)
+
+    @cached_property
+    def tpr(self) -> Sequence[TprAtFpr]:
+        """The TPR at each of `FPRS`."""
+        return [tpr_at_fpr(self.members, self.non_members, fpr) for fpr in FPRS]
+
+    @cached_property
+    def balanced_accuracy(self) -> Mean | None:
+        """The mean of TPR and TNR at a threshold that other clients chose; None for a single client."""
+        accuracies = balanced_accuracies(self.members, self.non_members)
+        return None if accuracies is None else mean_interval(accuracies.tolist(), self.clients)
+
+    @property
+    def level(self) -> MembershipLevel:
+        """The verdict, by intervals against chance.
+
+        "found": the whole interval of the AUC is above 0.5; where that of the blind baseline is above 0.5
+        too, it must be above the baseline's. "no verdict": a single client has no interval; the attack finds
+        no members in undefended uploads either; or the baseline explains what it finds.
+        """
+        bar = CHANCE
+        if self.blind is not None and self.blind.low is not None and self.blind.low > CHANCE:
+            bar = self.blind.high or CHANCE
+        if self.auc.low is None or self.undefended.low is None or self.undefended.low <= bar:
+            return "no verdict"
+        if self.auc.low > bar:
+            return "found"
+        return "not found" if self.auc.low <= CHANCE else "no verdict"
+
+    @property
+    def sentence(self) -> str:
+        """The result in one sentence."""
+        interval = "" if self.auc.low is None else f" ({self.auc.low:.3f} to {self.auc.high:.3f})"
+        low = self.tpr[0]
+        return (
+            f"{self.defense} against {self.attack}: members {self.level}; AUC {self.auc.value:.3f}{interval}"
+            f", undefended {self.undefended.value:.3f}; {100 * low.value:.1f} % of members at "
+            f"{100 * low.fpr:g} % false positives."
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Return everything but the scores, as JSON values."""
+        return {
+            "defense": self.defense,
+            "attack": self.attack,
+            "clients": self.clients,
+            "batch": self.batch,
+            "rounds": self.rounds,
+            "epochs": self.epochs,
+            "level": self.level,
+            "auc": self.auc._asdict(),
+            "undefended_auc": self.undefended._asdict(),
+            "blind_auc": None if self.blind is None else self.blind._asdict(),
+            "balanced_accuracy": None if self.balanced_accuracy is None else asdict(self.balanced_accuracy),
+            "tpr": [asdict(point) | {"value": point.value} for point in self.tpr],
+            "members": self.members.numel(),
+            "non_members": self.non_members.numel(),
+            "same_labels": self.same_labels,
+            "seconds": round(self.seconds, 2),
+        }
+
+    def __repr__(self) -> str:
+        return f"MembershipAudit({self.sentence})"

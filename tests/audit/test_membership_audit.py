@@ -1,0 +1,151 @@
+"""Membership audits: a planted leak is found, a null upload gives 0.5, and wrong data are one line."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tests.inference.membership_scene import BATCH, make_scene
+
+from refiner.attacks import ThreatModel
+from refiner.audit import Protocol, Training, audit_membership, pair_by_label
+from refiner.audit.membership_uploads import round_simulator, round_uploads
+from refiner.core.flat_parameters import get_parameters
+from refiner.defenses import NoDefense, make_defense
+from refiner.errors import DataError, RefinerError
+from refiner.metrics import Estimate
+
+SCENE = make_scene()
+X, Y = SCENE.x, SCENE.y
+OTHERS = SCENE.candidates.x[:, BATCH:], SCENE.candidates.y[:, BATCH:]
+KNOWN: dict[str, Any] = {"non_members": OTHERS, "public": SCENE.public}
+CONTROL = audit_membership(SCENE.task, X, Y, defense="none", **KNOWN)
+
+
+def test_members_of_undefended_uploads_are_found() -> None:
+    assert CONTROL.level == "found" and CONTROL.auc == CONTROL.undefended
+    assert CONTROL.auc.low is not None and CONTROL.auc.low > 0.5
+    # Other clients' uploads say nothing about these candidates.
+    assert CONTROL.blind is not None and CONTROL.blind.low is not None and CONTROL.blind.high is not None
+    assert CONTROL.blind.low <= 0.5 <= CONTROL.blind.high
+    assert CONTROL.same_labels and (CONTROL.clients, CONTROL.batch) == (12, 4)
+    record = CONTROL.record()
+    assert record["auc"]["value"] == CONTROL.auc.value and record["members"] == record["non_members"] == 48
+    assert [point["fpr"] for point in record["tpr"]] == [0.01, 0.001]
+    assert "none against alignment: members found; AUC 0." in CONTROL.sentence
+
+
+def test_nothing_is_found_behind_much_noise() -> None:
+    noise = "dp-gaussian:magnitude=100,clip=none"
+    result = audit_membership(SCENE.task, X, Y, defense=noise, control=CONTROL, **KNOWN)
+    assert result.level == "not found" and result.undefended == CONTROL.auc and result.blind == CONTROL.blind
+    assert result.auc.low is not None and result.auc.high is not None
+    assert result.auc.low <= 0.5 <= result.auc.high
+    again = audit_membership(SCENE.task, X, Y, defense=make_defense(noise), **KNOWN)
+    assert again.defense == "dp-gaussian" and torch.equal(again.members, result.members)
+
+
+def test_there_is_no_verdict_where_the_attack_finds_nothing_without_a_defence() -> None:
+    # A cosine that is not compared with a class depends on the label, which both groups share.
+    result = audit_membership(
+        SCENE.task, X[:2], Y[:2], non_members=(OTHERS[0][:2], OTHERS[1][:2]),
+        defense="gq:bits=8", attack="alignment:relative=false",
+    )  # fmt: skip
+    assert result.undefended.low is not None and result.undefended.low <= 0.5
+    assert result.level == "no verdict"
+
+
+def test_there_is_no_verdict_where_members_differ_from_non_members_already() -> None:
+    for low, high, level in ((0.7, 0.95, "no verdict"), (0.2, 0.4, "found"), (0.51, 0.52, "found")):
+        assert replace(CONTROL, blind=Estimate((low + high) / 2, low, high)).level == level
+
+
+def test_one_client_has_no_interval_and_no_verdict() -> None:
+    result = audit_membership(
+        SCENE.task, X[:1], Y[:1], non_members=(OTHERS[0][:1], OTHERS[1][:1]), public=SCENE.public,
+        defense="none",
+    )  # fmt: skip
+    assert result.level == "no verdict" and result.auc.low is None and result.blind is None
+    assert result.balanced_accuracy is None and result.record()["balanced_accuracy"] is None
+
+
+def test_the_model_is_afterwards_as_it_was() -> None:
+    before = get_parameters(SCENE.task).clone()
+    training = Training(rounds=2, epochs=2, protocol=Protocol(lr=0.5))
+    audit_membership(SCENE.task, X, Y, defense="none", training=training, **KNOWN)
+    assert torch.equal(get_parameters(SCENE.task), before)
+
+
+def test_epochs_are_local_steps_over_the_same_samples() -> None:
+    training = Training(epochs=3, protocol=Protocol(local_steps=2, lr=0.1))
+    (observed,) = round_uploads(SCENE.task, NoDefense(), X, Y, training, seed=0)
+    model = {name: value.clone() for name, value in SCENE.task.parameters().items()}
+    total = torch.zeros(SCENE.task.size)
+    for _ in range(3):
+        for half in (slice(0, 2), slice(2, 4)):
+            gradient = torch.func.grad(SCENE.task.loss)(model, X[5, half], Y[5, half])
+            total += torch.cat([gradient[name].flatten() for name in SCENE.task.names])
+            model = {name: value - 0.1 * gradient[name] for name, value in model.items()}
+    torch.testing.assert_close(observed.gradient[5], total, atol=1e-5, rtol=1e-4)
+    assert observed.samples == BATCH
+
+
+def test_the_simulator_does_what_clients_do() -> None:
+    training = Training(rounds=2, epochs=2, protocol=Protocol(lr=0.3))
+    observations = round_uploads(SCENE.task, NoDefense(), X, Y, training, seed=0)
+    from refiner.audit.attacker_images import AttackerImages
+
+    public = AttackerImages(*SCENE.public, "public rows")
+    simulator = round_simulator(SCENE.task, NoDefense(), public, observations, training)
+    simulated = simulator.protect(X, Y, 3).gradients
+    for observation, gradient in zip(observations, simulated, strict=True):
+        torch.testing.assert_close(gradient, observation.gradient)
+
+
+def test_pairs_have_equal_labels_and_no_sample_twice() -> None:
+    x, y = torch.arange(40.0)[:, None], torch.arange(40) % 3
+    members, others, labels = pair_by_label(x, y, 3, 6, seed=1)
+    assert torch.equal(y[members.long()[..., 0]], labels) and torch.equal(y[others.long()[..., 0]], labels)
+    drawn = torch.cat([members.flatten(), others.flatten()])
+    assert len(set(drawn.tolist())) == 36
+    with pytest.raises(DataError, match="victims = 4: expected at most 3: 40 images make 19 pairs"):
+        pair_by_label(x, y, 4, 6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"non_members": (OTHERS[0][:, :0], OTHERS[1][:, :0])},
+            "non_members = .*expected one or more for each",
+        ),
+        ({"non_members": (X, Y)}, "non_members = .*48 of them are members too"),
+        ({"public": (X.flatten(0, 1), Y.flatten())}, "public = .*48 of them are candidates, expected other"),
+        ({"public": None}, "public = None: expected public images and the defence, which alignment needs"),
+        (
+            {"public": (SCENE.public[0][::2], SCENE.public[1][::2])},
+            "0 of class 1, expected at least 2 of every",
+        ),
+        ({"threat": ThreatModel(public=False)}, "alignment needs public"),
+        ({"attack": "lire"}, "attack = 'lire': unknown"),
+        ({"x": X[..., :3]}, r"x = .*expected samples \[V, B, 24\]"),
+        ({"y": Y[:, :2]}, r"expected torch.int64 labels \[12, 4\]"),
+        ({"training": Training(protocol=Protocol(local_steps=3))}, "local_steps = 3: expected a divisor"),
+        (
+            {"defense": "gq", "control": CONTROL, "attack": "likelihood"},
+            "the result of likelihood on the same",
+        ),
+    ],
+)
+def test_bad_input_is_one_line(change: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"x": X, "y": Y, "defense": "none", **KNOWN} | change
+    with pytest.raises(RefinerError, match=message) as error:
+        audit_membership(SCENE.task, **arguments)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_a_sum_of_clients_has_the_candidates_of_all() -> None:
+    result = audit_membership(
+        SCENE.task, X, Y, defense="none", training=Training(protocol=Protocol(summed_clients=2)), **KNOWN
+    )
+    assert (result.clients, result.batch, result.members.shape[1]) == (6, 8, 8)
