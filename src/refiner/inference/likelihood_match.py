@@ -18,6 +18,8 @@ from refiner.inference.candidate_gradients import (
 from refiner.inference.membership import Candidates, MembershipAttack, RunFacts
 from refiner.metrics.likelihood import GaussianNoise
 
+# Candidates whose numbers are kept at a time.
+_CANDIDATES_AT_ONCE = 1024
 # Values of the gradients that show how long inputs of layers are.
 _VALUES_AT_ONCE = 2**26
 
@@ -45,8 +47,8 @@ class LikelihoodMatch(MembershipAttack):
     clients: int = 600
     """Simulated clients whose uploads show the noise."""
     directions: int = 400
-    """The most directions to compare in."""
-    numbers: int = 4096
+    """The most directions of public gradients whose covariance is estimated; all others share a variance."""
+    numbers: int = 16384
     """The most numbers that an upload is projected to."""
 
     def __post_init__(self) -> None:
@@ -117,12 +119,17 @@ class _Round:
 
     def scores(self, candidates: Candidates, directions: int) -> Tensor:
         """Return the relative log-likelihoods `[V, K]` of candidates."""
-        own = self._predicted(candidates.x.flatten(0, 1), candidates.y.flatten())
-        noise = GaussianNoise(torch.cat([self._public, own]), torch.cat(self._residuals), directions)
+        noise = GaussianNoise(self._public, torch.cat(self._residuals), directions, remainder=True)
         observed = self._statistic(self._observation.gradient).double()
-        found = noise.log_likelihoods(observed, own.view(*candidates.y.shape, -1))
+        found = []
+        chunk = max(1, _CANDIDATES_AT_ONCE // candidates.y.shape[1])
+        for first in range(0, len(observed), chunk):
+            rows = slice(first, first + chunk)
+            x, y = candidates.x[rows], candidates.y[rows]
+            own = self._predicted(x.flatten(0, 1), y.flatten())
+            found.append(noise.log_likelihoods(observed[rows], own.view(*y.shape, -1)))
         others = noise.log_likelihoods(observed, self._public)
-        return relative_to_class(found, candidates.y, others, self._labels)
+        return relative_to_class(torch.cat(found), candidates.y, others, self._labels)
 
     def _predicted(self, x: Tensor, y: Tensor) -> Tensor:
         """The share of single samples in an upload, `[S, D]` in float64."""
