@@ -33,9 +33,9 @@ class Scene(NamedTuple):
         return observations, round_simulator(self.task, defense, public, observations, training)
 
 
-def make_scene() -> Scene:
-    """The same clients every time."""
-    generator = torch.Generator().manual_seed(0)
+def make_scene(seed: int = 0) -> Scene:
+    """The same clients for the same seed."""
+    generator = torch.Generator().manual_seed(seed)
     count = 2 * CLIENTS * BATCH
     rows = torch.rand(count + 400, WIDTH, generator=generator)
     labels = torch.randint(2, (CLIENTS, BATCH), generator=generator)

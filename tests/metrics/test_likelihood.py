@@ -7,6 +7,7 @@ import torch
 from refiner.data import load_sample
 from refiner.errors import DataError, SettingError
 from refiner.metrics import identify, identify_by_likelihood
+from refiner.metrics.likelihood import GaussianNoise
 from refiner.shaped_noise import NaturalNoise
 
 IMAGES = load_sample().images[:60]
@@ -101,3 +102,19 @@ def test_invalid_input_raises() -> None:
         identify(IMAGES, IMAGES, "likelihood")
     with pytest.raises(DataError, match=r"noise = .*: expected draws .* None otherwise"):
         identify(IMAGES, IMAGES, noise=IMAGES)
+
+
+def test_directions_outside_the_basis_share_a_variance() -> None:
+    """With many residuals the density is that of the normal distribution with this covariance."""
+    generator = torch.Generator().manual_seed(0)
+    deviations = torch.tensor([3.0, 1.0, 0.5, 0.5, 0.5], dtype=torch.float64)
+    residuals = torch.randn(200_000, 5, generator=generator, dtype=torch.float64) * deviations
+    # Candidates that show the basis differ in the first two directions.
+    shown = torch.eye(5, dtype=torch.float64)[:2] * torch.tensor([[2.0], [1.0]], dtype=torch.float64)
+    noise = GaussianNoise(torch.cat([shown, -shown]), residuals, 2, remainder=True)
+    observed, predicted = torch.randn(2, 3, 5, generator=generator, dtype=torch.float64)
+    exact = torch.distributions.Normal(predicted[None], deviations).log_prob(observed[:, None]).sum(2)
+    found = noise.log_likelihoods(observed, predicted)
+    torch.testing.assert_close(found - found[:, :1], exact - exact[:, :1], atol=0.1, rtol=0.02)
+    each = noise.log_likelihoods(observed, predicted.expand(3, 3, 5))
+    torch.testing.assert_close(each, found)

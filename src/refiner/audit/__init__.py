@@ -8,6 +8,7 @@ from refiner.audit.auto_attacks import undefended_plans, working_attacks
 from refiner.audit.duration import Duration, estimate_duration
 from refiner.audit.from_robust import RobustEstimation
 from refiner.audit.membership_audit import audit_membership
+from refiner.audit.membership_images import MembershipImages, load_membership_images
 from refiner.audit.membership_result import MembershipAudit
 from refiner.audit.membership_uploads import Training
 from refiner.audit.plan import Plan
@@ -34,6 +35,7 @@ __all__ = [
     "FromRobust",
     "Mean",
     "MembershipAudit",
+    "MembershipImages",
     "Plan",
     "Protocol",
     "RobustEstimation",
@@ -51,6 +53,7 @@ __all__ = [
     "estimate_duration",
     "load_attribute_clients",
     "load_labelled_images",
+    "load_membership_images",
     "load_victims",
     "pair_by_label",
     "report_page",

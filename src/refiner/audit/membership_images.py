@@ -11,8 +11,8 @@ from refiner.audit.public_images import are_others
 from refiner.audit.victims import load_source
 from refiner.inference.label_pairs import pair_by_label
 
-# Images that are read for one candidate: those of classes with an odd number stay over.
-_SPARE_SHARE, _SPARE = 1.25, 20
+# Images that are read for one candidate: some classes have an odd number, and many people one image.
+_SPARE_SHARE, _SPARE = 1.6, 20
 
 
 @dataclass(frozen=True, eq=False)

@@ -111,9 +111,15 @@ def _plugin_message(error: Exception) -> str | None:
     """The line for an error that was raised in the code of a plug-in; None for any other."""
     from refiner.attacks import ATTACKS
     from refiner.defenses import DEFENSES
+    from refiner.inference import MEMBERSHIP
     from refiner.models import MODELS
 
-    registries: dict[str, Registry[Any]] = {"defense": DEFENSES, "attack": ATTACKS, "model": MODELS}
+    registries: dict[str, Registry[Any]] = {
+        "defense": DEFENSES,
+        "attack": ATTACKS,
+        "membership attack": MEMBERSHIP,
+        "model": MODELS,
+    }
     for kind, registry in registries.items():
         name = registry.find_plugin(error)
         if name is not None:

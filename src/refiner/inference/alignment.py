@@ -65,7 +65,8 @@ class Alignment(MembershipAttack):
             own = candidate_products(observation, candidates).cosines
             if self.relative:
                 assert simulator is not None
-                images, labels = choose_public(simulator, self.images, derive_seed(facts.seed, self.name))
+                seed = derive_seed(facts.seed, self.name)
+                images, labels = choose_public(simulator, self.images, candidates.y, seed)
                 others = public_products(observation, images, labels).cosines
                 own = relative_to_class(own, candidates.y, others, labels)
             rounds.append(own)

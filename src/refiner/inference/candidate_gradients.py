@@ -16,6 +16,8 @@ _VALUES_AT_ONCE = 2**26
 _LEAST_SPREAD = 1e-12
 # The fewest public images of a class that have a standard deviation.
 _LEAST_OF_CLASS = 2
+# Public images that stand in for those of a class without any.
+_STAND_INS = 8
 
 
 class LayerProducts(NamedTuple):
@@ -146,18 +148,45 @@ def relative_to_class(scores: Tensor, y: Tensor, public: Tensor, labels: Tensor)
     return result
 
 
-def choose_public(simulator: Simulator, count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return at most `count` public images and labels, drawn with a seed.
+def with_candidate_classes(images: Tensor, labels: Tensor, y: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Return public images to compare with, extended where a candidate's class has fewer than two of them.
+
+    For such a class, a person's identity for example, images of other classes stand in, with that label: the
+    gradient depends on the label more than on the image.
+
+    Args:
+        images: Public images `[M, *input]`.
+        labels: Their labels `[M]`.
+        y: The candidates' labels.
+        seed: Seed of the draw.
+
+    >>> images, labels = torch.rand(9, 4), torch.tensor([0] * 9)
+    >>> with_candidate_classes(images, labels, torch.tensor([[0, 3]]), seed=0)[1].tolist()
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 3, 3, 3, 3, 3, 3, 3]
+    """
+    wanted = torch.unique(y).to(labels.device)
+    counts = (labels[None] == wanted[:, None]).sum(1)
+    generator = torch.Generator().manual_seed(seed)
+    parts = [(images, labels)]
+    for label in wanted[counts < _LEAST_OF_CLASS].tolist():
+        order = torch.randperm(len(images), generator=generator)[:_STAND_INS]
+        parts.append((images[order.to(images.device)], torch.full_like(labels[: len(order)], label)))
+    extended = [torch.cat(part) for part in zip(*parts, strict=True)]
+    return extended[0], extended[1]
+
+
+def choose_public(simulator: Simulator, count: int, y: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """Return at most `count` public images and labels, drawn with a seed, and stand-ins for rare classes.
 
     Args:
         simulator: All public images.
         count: The most to take.
+        y: The candidates' labels, see `with_candidate_classes`.
         seed: Seed of the draw.
     """
     order = torch.randperm(len(simulator.images), generator=torch.Generator().manual_seed(seed))[:count]
-    return simulator.images[order.to(simulator.images.device)], simulator.labels[
-        order.to(simulator.labels.device)
-    ]
+    images = simulator.images[order.to(simulator.images.device)]
+    return with_candidate_classes(images, simulator.labels[order.to(simulator.labels.device)], y, seed)
 
 
 def _layer_sizes(observation: Observation) -> list[int]:

@@ -9,10 +9,19 @@ from torch import Tensor
 from refiner import checks
 from refiner.attacks import Capability, Observation, Simulator
 from refiner.attacks.simulated_batches import derive_seed, draw_batches, simulate
-from refiner.attacks.upload_statistics import Statistic, upload_statistics
-from refiner.inference.candidate_gradients import relative_to_class, sample_gradients
+from refiner.attacks.upload_statistics import upload_statistics
+from refiner.inference.candidate_gradients import (
+    relative_to_class,
+    sample_gradients,
+    with_candidate_classes,
+)
 from refiner.inference.membership import Candidates, MembershipAttack, RunFacts
 from refiner.metrics.likelihood import GaussianNoise
+
+# Candidates whose numbers are kept at a time.
+_CANDIDATES_AT_ONCE = 1024
+# Values of the gradients that show how long inputs of layers are.
+_VALUES_AT_ONCE = 2**26
 
 
 @dataclass(frozen=True)
@@ -38,8 +47,8 @@ class LikelihoodMatch(MembershipAttack):
     clients: int = 600
     """Simulated clients whose uploads show the noise."""
     directions: int = 400
-    """The most directions to compare in."""
-    numbers: int = 4096
+    """The most directions of public gradients whose covariance is estimated; all others share a variance."""
+    numbers: int = 16384
     """The most numbers that an upload is projected to."""
 
     def __post_init__(self) -> None:
@@ -63,48 +72,71 @@ class LikelihoodMatch(MembershipAttack):
         passes: list[Tensor] = []
         while sum(len(batches) for batches in passes) < self.clients:
             passes += draw_batches(numbers, samples, 1, generator)[:1]
-        seeds = derive_seed(facts.seed, self.name, "noise"), derive_seed(facts.seed, self.name, "projection")
-        uploads = [
-            [upload.cpu() for upload in found.gradients]
-            for _, found in simulate(simulator, passes, seeds[0], task.size * len(observations))
-        ]
         firsts = torch.cat([batches[:, 0] for batches in passes])
-        rounds = []
-        for number, observation in enumerate(observations):
-            simulated = torch.cat([upload[number] for upload in uploads]).to(observation.gradient)
-            rounds.append(self._one_round(observation, simulated, firsts, candidates, simulator, seeds[1]))
-        return torch.stack(rounds).mean(0)
-
-    def _one_round(
-        self,
-        observation: Observation,
-        simulated: Tensor,
-        firsts: Tensor,
-        candidates: Candidates,
-        simulator: Simulator,
-        seed: int,
-    ) -> Tensor:
-        """The relative log-likelihoods `[V, K]` from one round; `firsts` are the first samples of clients."""
-        images, labels = simulator.images, simulator.labels
         used = torch.unique(firsts)
-        images, labels = images[used.to(images.device)], labels[used.to(labels.device)]
-        some = torch.cat([own for _, own in sample_gradients(observation, images[:256], labels[:256])])
-        statistics = upload_statistics(observation.task, some, self.numbers, seed)
+        place = torch.searchsorted(used, firsts)
+        public = with_candidate_classes(
+            *_rows(simulator, used), candidates.y, derive_seed(facts.seed, self.name, "labels")
+        )
+        seed = derive_seed(facts.seed, self.name, "projection")
+        rounds = [_Round(observation, public, self.numbers, seed) for observation in observations]
+        noise = derive_seed(facts.seed, self.name, "noise")
+        # Residuals are kept instead of uploads, which may be large.
+        for rows, found in simulate(simulator, passes, noise, task.size * len(observations)):
+            for each, upload in zip(rounds, found.gradients, strict=False):
+                each.add(upload, place[rows])
+        return torch.stack([each.scores(candidates, self.directions) for each in rounds]).mean(0)
+
+
+class _Round:
+    """What uploads of one round are compared by, and what the defence and the rest of a batch add to it.
+
+    Args:
+        observation: The clients' uploads.
+        public: Public images and labels.
+        numbers: The most numbers that an upload is projected to.
+        seed: Seed of the projection.
+    """
+
+    def __init__(
+        self, observation: Observation, public: tuple[Tensor, Tensor], numbers: int, seed: int
+    ) -> None:
+        images, labels = public
+        few = max(2, min(256, _VALUES_AT_ONCE // observation.task.size))
+        some = torch.cat([own for _, own in sample_gradients(observation, images[:few], labels[:few])])
+        statistics = upload_statistics(observation.task, some, numbers, seed)
         # Of several samples the inputs of a layer are mixed; only the projection, which is linear, adds up.
-        statistic = statistics[-1 if observation.samples == 1 else 0]
-        share = 1 / observation.samples
-        public = _statistics(statistic, observation, images, labels)
-        place = torch.searchsorted(used, firsts).to(public.device)
-        residuals = statistic(simulated).double() - share * public[place]
-        own = _statistics(statistic, observation, candidates.x.flatten(0, 1), candidates.y.flatten())
-        predicted = share * torch.cat([public, own])
-        noise = GaussianNoise(predicted, residuals, self.directions)
-        observed = statistic(observation.gradient).double()
-        scores = noise.log_likelihoods(observed, share * own.view(*candidates.y.shape, -1))
-        others = noise.log_likelihoods(observed, share * public)
-        return relative_to_class(scores, candidates.y, others, labels)
+        self._statistic = statistics[-1 if observation.samples == 1 else 0]
+        self._observation, self._labels = observation, labels
+        self._share = 1 / observation.samples
+        self._public = self._predicted(images, labels)
+        self._residuals: list[Tensor] = []
+
+    def add(self, uploads: Tensor, firsts: Tensor) -> None:
+        """Keep what simulated uploads `[n, N]` have besides the share of one public image of each."""
+        seen = self._statistic(uploads.to(self._observation.gradient)).double()
+        self._residuals.append(seen - self._public[firsts.to(seen.device)])
+
+    def scores(self, candidates: Candidates, directions: int) -> Tensor:
+        """Return the relative log-likelihoods `[V, K]` of candidates."""
+        noise = GaussianNoise(self._public, torch.cat(self._residuals), directions, remainder=True)
+        observed = self._statistic(self._observation.gradient).double()
+        found = []
+        chunk = max(1, _CANDIDATES_AT_ONCE // candidates.y.shape[1])
+        for first in range(0, len(observed), chunk):
+            rows = slice(first, first + chunk)
+            x, y = candidates.x[rows], candidates.y[rows]
+            own = self._predicted(x.flatten(0, 1), y.flatten())
+            found.append(noise.log_likelihoods(observed[rows], own.view(*y.shape, -1)))
+        others = noise.log_likelihoods(observed, self._public)
+        return relative_to_class(torch.cat(found), candidates.y, others, self._labels)
+
+    def _predicted(self, x: Tensor, y: Tensor) -> Tensor:
+        """The share of single samples in an upload, `[S, D]` in float64."""
+        parts = [self._statistic(own).double() for _, own in sample_gradients(self._observation, x, y)]
+        return self._share * torch.cat(parts)
 
 
-def _statistics(statistic: Statistic, observation: Observation, x: Tensor, y: Tensor) -> Tensor:
-    """The statistics of the undefended gradients of single samples, in float64."""
-    return torch.cat([statistic(own).double() for _, own in sample_gradients(observation, x, y)])
+def _rows(simulator: Simulator, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    images, labels = simulator.images, simulator.labels
+    return images[numbers.to(images.device)], labels[numbers.to(labels.device)]

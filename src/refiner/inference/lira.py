@@ -17,6 +17,8 @@ from refiner.inference.membership import Candidates, MembershipAttack, RunFacts
 
 # Samples of shadow clients that are trained at a time.
 _SAMPLES_AT_ONCE = 4096
+# Values of their models, or of the inputs that these answer for, at a time.
+_VALUES_AT_ONCE = 2**27
 _LEAST_VARIANCE = 1e-12
 
 
@@ -86,17 +88,20 @@ class LiRA(MembershipAttack):
             )
             raise DataError(field="candidates", value=count, expected=expected)
         generator = torch.Generator().manual_seed(derive_seed(facts.seed, self.name, "halves"))
+        chosen = torch.stack([_halves(count, samples, self.shadows, generator) for _ in range(clients)])
+        inside = torch.zeros(clients, self.shadows, count).scatter(2, chosen, 1.0).bool().to(seen.device)
+        values = self.shadows * max(observations[0].task.size, candidates.x[0].numel())
+        chunk = max(1, min(_SAMPLES_AT_ONCE // (self.shadows * samples), _VALUES_AT_ONCE // values))
         total = seen.new_zeros(candidates.y.shape)
-        for client in range(clients):
-            chosen = _halves(count, samples, self.shadows, generator)
-            inside = torch.zeros(self.shadows, count).scatter(1, chosen, 1.0).bool().to(seen.device)
-            own = Candidates(*(part[client] for part in candidates))
-            place = chosen.to(own.x.device)
-            uploads = _shadow_uploads(simulator, own.x[place], own.y[place], facts.seed, client)
+        for rows in _slices(clients, chunk):
+            x, y = (_taken(part[rows], chosen[rows]) for part in candidates)
+            uploads = _shadow_uploads(simulator, x, y, facts.seed, rows.start)
+            # Every shadow of a client answers for all of its candidates.
+            own = Candidates(*(part[rows].repeat_interleave(self.shadows, 0) for part in candidates))
             for number, observation in enumerate(observations):
-                shared = Candidates(*(part.expand(self.shadows, *part.shape) for part in own))
-                found = _confidence(observation, uploads[number], shared, facts.lr)
-                total[client] += _log_ratio(seen[number, client], found, inside)
+                found = _confidence(observation, uploads[number], own, facts.lr)
+                found = found.view(-1, self.shadows, count)
+                total[rows] += _log_ratio(seen[number, rows], found, inside[rows])
         return total
 
     def _offline(
@@ -160,12 +165,23 @@ def _confidence(observation: Observation, uploads: Tensor, candidates: Candidate
 
 
 def _log_ratio(seen: Tensor, found: Tensor, inside: Tensor) -> Tensor:
-    """The log-likelihood ratio `[K]` of confidences `[K]`, given those of shadows `[S, K]` in and out."""
+    """The log-likelihood ratios `[V, K]` of confidences, given those of shadows `[V, S, K]` in and out.
+
+    Means are those of each candidate, variances those of all candidates of a client.
+    """
     terms = []
     for group in (inside, ~inside):
-        count = group.sum(0)
-        mean = (found * group).sum(0) / count.clamp_min(1)
-        squares = ((found - mean).square() * group).sum()
-        variance = (squares / (count - 1).clamp_min(0).sum().clamp_min(1)).clamp_min(_LEAST_VARIANCE)
+        count = group.sum(1)
+        mean = (found * group).sum(1) / count.clamp_min(1)
+        squares = ((found - mean[:, None]).square() * group).sum((1, 2))
+        variance = (squares / (count - 1).clamp_min(0).sum(1).clamp_min(1)).clamp_min(_LEAST_VARIANCE)[
+            :, None
+        ]
         terms.append(-(seen - mean).square() / (2 * variance) - variance.log() / 2)
     return terms[0] - terms[1]
+
+
+def _taken(values: Tensor, chosen: Tensor) -> Tensor:
+    """The chosen ones `[V · S, B, …]` of values `[V, K, …]`, for numbers `[V, S, B]`."""
+    clients = torch.arange(len(values), device=values.device)[:, None, None]
+    return values[clients, chosen.to(values.device)].flatten(0, 1)

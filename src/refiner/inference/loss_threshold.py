@@ -63,7 +63,8 @@ class LossThreshold(MembershipAttack):
             own = self._decrease(observation, *candidates, facts.lr)
             if self.relative_to == "public":
                 assert simulator is not None
-                images, labels = choose_public(simulator, self.images, derive_seed(facts.seed, self.name))
+                seed = derive_seed(facts.seed, self.name)
+                images, labels = choose_public(simulator, self.images, candidates.y, seed)
                 shape = (observation.victims, *images.shape)
                 expanded = labels.expand(observation.victims, -1)
                 others = self._decrease(observation, images.expand(shape), expanded, facts.lr)

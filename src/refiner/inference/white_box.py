@@ -10,7 +10,12 @@ from refiner import checks
 from refiner.attacks import Capability, Observation, Simulator
 from refiner.attacks.simulated_batches import derive_seed
 from refiner.errors import DataError
-from refiner.inference.candidate_gradients import candidate_products, public_products, relative_to_class
+from refiner.inference.candidate_gradients import (
+    candidate_products,
+    public_products,
+    relative_to_class,
+    with_candidate_classes,
+)
 from refiner.inference.client_models import answers, client_models, sent_parameters
 from refiner.inference.label_pairs import pair_by_label
 from refiner.inference.membership import Candidates, MembershipAttack, RunFacts
@@ -68,7 +73,11 @@ class WhiteBox(MembershipAttack):
         seed = derive_seed(facts.seed, self.name, "images")
         order = torch.randperm(len(simulator.images), generator=torch.Generator().manual_seed(seed))
         compared, own = order[: round(_COMPARED * len(order))], order[round(_COMPARED * len(order)) :]
-        public = _rows(simulator, compared)
+        public = with_candidate_classes(
+            *_rows(simulator, compared),
+            torch.cat([candidates.y.flatten().cpu(), simulator.labels.cpu()]),
+            seed,
+        )
         inputs, truth, done = [], [], 0
         while done < self.clients:
             count = min(_CLIENTS_AT_ONCE, self.clients - done)

@@ -56,10 +56,14 @@ def identify_by_likelihood(
 class GaussianNoise:
     """Gaussian noise with the mean and covariance of residuals, in the directions that tell candidates apart.
 
+    With `remainder`, all other directions count too, with one variance for all of them: noise that is the
+    same in every direction hides least where few candidates differ.
+
     Args:
         predicted: `[M, D]` in float64, what is expected for candidates, which differ most in some directions.
         residuals: `[R, D]` in float64, R ≥ 2, observations less their predictions.
-        directions: The most directions to compare in.
+        directions: The most directions whose covariance is estimated.
+        remainder: Whether the other directions count.
 
     >>> draws = torch.Generator().manual_seed(0)
     >>> candidates, residuals = torch.randn(2, 50, 20, generator=draws, dtype=torch.float64)
@@ -67,7 +71,9 @@ class GaussianNoise:
     torch.Size([3, 50])
     """
 
-    def __init__(self, predicted: Tensor, residuals: Tensor, directions: int) -> None:
+    def __init__(
+        self, predicted: Tensor, residuals: Tensor, directions: int, *, remainder: bool = False
+    ) -> None:
         self._mean = residuals.mean(0)
         self._basis = _directions(predicted, min(directions, len(residuals) - 1))
         noise = (residuals - self._mean) @ self._basis
@@ -78,6 +84,12 @@ class GaussianNoise:
         scale = torch.maximum(variances.max(), predicted.square().mean()).clamp_min(1e-30)
         covariance = covariance + _LEAST_VARIANCE * scale * torch.eye(len(variances)).to(noise)
         self._root: Tensor = torch.linalg.cholesky(covariance)
+        self._remainder: Tensor | None = None
+        others = residuals.shape[1] - self._basis.shape[1]
+        if remainder and others:
+            outside = (residuals - self._mean).square().sum() - noise.square().sum()
+            variance = outside / ((len(noise) - 1) * others)
+            self._remainder = variance.clamp_min(float(_LEAST_VARIANCE * scale))
 
     def log_likelihoods(self, observed: Tensor, predicted: Tensor) -> Tensor:
         """Return log-likelihoods up to a constant of each observation.
@@ -89,14 +101,20 @@ class GaussianNoise:
         Returns:
             `[N, M]`.
         """
-        rows = _whiten(self._root, (observed - self._mean) @ self._basis)
-        candidates = _whiten(self._root, predicted @ self._basis)
-        offset = candidates.square().sum(-1) / 2
-        return (
-            (candidates @ rows[..., None])[..., 0] - offset
-            if predicted.ndim == 3
-            else (rows @ candidates.mT - offset)
-        )
+        centred = observed - self._mean
+        inside, expected = centred @ self._basis, predicted @ self._basis
+        found = _log_density(_whiten(self._root, inside), _whiten(self._root, expected))
+        if self._remainder is not None:
+            # What all directions say less what those of the basis do.
+            outside = _log_density(centred, predicted) - _log_density(inside, expected)
+            found = found + outside / self._remainder
+        return found
+
+
+def _log_density(rows: Tensor, candidates: Tensor) -> Tensor:
+    """Products `[N, M]` of rows `[N, k]` with candidates less half of their squares: a normal log-density."""
+    products = (candidates @ rows[..., None])[..., 0] if candidates.ndim == 3 else rows @ candidates.mT
+    return products - candidates.square().sum(-1) / 2
 
 
 def _directions(predicted: Tensor, count: int) -> Tensor:
