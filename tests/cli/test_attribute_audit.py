@@ -70,6 +70,8 @@ def test_nobody_is_on_both_sides(lfw: Path) -> None:
         assert people.attribute.shape == (people.x.shape[:2] if shares else people.x.shape[:1])
         if attribute == "person":
             assert people.classes == 2 and set(people.y.flatten().tolist()) == {1}
+            others = people.groups[0][people.attribute == 0]
+            assert bool((others == others[:, :1]).all())
         elif not shares:
             # All clients have people of their own.
             sets = [set(row) for row in people.groups[0].tolist()]

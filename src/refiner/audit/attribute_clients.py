@@ -85,7 +85,8 @@ def load_attribute_clients(
         clients: The most clients; as many with each value, unless batches are mixed.
         batch: Images of each.
         shares: Whether batches are mixed.
-        least_images: Only people with at least so many images; 5 by default, 1 for `person`.
+        least_images: Only people with at least so many images; 5 by default. For `person` the batch size, so
+            that every client has one person's images: else one face or many would tell clients apart.
         seed: Seed of all choices.
 
     Returns:
@@ -99,7 +100,7 @@ def load_attribute_clients(
     checks.integer("batch", batch, 1)
     loaded = load_data(data, root=root)
     is_person = attribute == PERSON
-    least = least_images if least_images is not None else 1 if is_person else _LEAST_IMAGES
+    least = least_images if least_images is not None else batch if is_person else _LEAST_IMAGES
     people = frequent_classes(loaded, least)
     labelled = _person_of(people) if is_person else _attribute_of(people, attribute)
     is_private = _half_of_people(labelled, seed)

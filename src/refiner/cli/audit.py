@@ -141,7 +141,9 @@ def audit(
     ] = False,
     least_images: Annotated[
         int | None,
-        typer.Option(help="With --attribute: only people with so many images. Default: 5, for person 1."),
+        typer.Option(
+            help="With --attribute: only people with so many images. Default: 5, for person --batch."
+        ),
     ] = None,
     size: Size = None,
     seed: Annotated[int, typer.Option(help="Seed of the model, the defences and the attacks.")] = 0,
