@@ -202,7 +202,7 @@ def _ridge(inputs: list[Tensor], targets: list[Tensor]) -> Callable[[Tensor], Te
     projected = vectors.T @ correlation / len(x)
 
     def coefficients(penalty: float) -> Tensor:
-        weights = vectors @ (projected / (sizes + penalty))
+        weights: Tensor = vectors @ (projected / (sizes + penalty))
         return centred.T @ weights if by_clients else weights
 
     def errors(penalty: float) -> float:
