@@ -54,6 +54,7 @@ class ActivationInversion(Attack):
         "convolutions; their inversion as in Mahendran and Vedaldi, Understanding Deep Image Representations "
         "by Inverting Them, CVPR 2015"
     )
+    single_only: ClassVar[str | None] = "of more samples activations would find a sum of activations"
 
     iterations: int = 500
     """Steps of Adam."""
@@ -85,22 +86,6 @@ class ActivationInversion(Attack):
         """
         Pixels.from_range(self.input_range).check(task)
         _layer(task, self.name)
-
-    def check_samples(self, samples: int) -> None:
-        """Raise unless batches have one image.
-
-        Args:
-            samples: The samples of one observation.
-
-        Raises:
-            DataError: There are more.
-        """
-        if samples != 1:
-            raise DataError(
-                field="batch",
-                value=samples,
-                expected=f"1: of more samples {self.name} would find a sum of activations",
-            )
 
     def run(
         self, observations: list[Observation], threat: ThreatModel, options: RunOptions

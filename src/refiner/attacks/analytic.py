@@ -42,6 +42,7 @@ class AnalyticReconstruction(Attack):
         "Phong, Aono, Hayashi, Wang and Moriai, Privacy-Preserving Deep Learning via Additively Homomorphic "
         "Encryption, IEEE TIFS 2018"
     )
+    single_only: ClassVar[str | None] = "of more samples analytic would return a weighted mean"
 
     def check(self, task: Task) -> None:
         """Raise unless the model's first layer is fully connected, with a bias, on the input itself.
@@ -53,22 +54,6 @@ class AnalyticReconstruction(Attack):
             DataError: The model starts with another layer.
         """
         first_linear_layer(task, self.name)
-
-    def check_samples(self, samples: int) -> None:
-        """Raise unless batches have one sample.
-
-        Args:
-            samples: The samples of one observation.
-
-        Raises:
-            DataError: There are more.
-        """
-        if samples != 1:
-            raise DataError(
-                field="batch",
-                value=samples,
-                expected=f"1: of more samples {self.name} would return a weighted mean",
-            )
 
     def run(
         self, observations: list[Observation], threat: ThreatModel, options: RunOptions

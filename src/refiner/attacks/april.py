@@ -13,7 +13,6 @@ from refiner.attacks.observation import Observation
 from refiner.attacks.patch_embedding import find_patch_embedding
 from refiner.attacks.threat_model import ThreatModel
 from refiner.core.task import Task
-from refiner.errors import DataError
 
 # The standard deviation of an image's pixels, about.
 _PIXEL_SPREAD = 0.25
@@ -45,6 +44,7 @@ class April(Attack):
         "Lu, Zhang, Zhao, He and Cheng, APRIL: Finding the Achilles' Heel on Privacy for Vision "
         "Transformers, CVPR 2022"
     )
+    single_only: ClassVar[str | None] = "of more images april sees only the sum of the tokens' gradients"
 
     def check(self, task: Task) -> None:
         """Raise unless the model embeds patches and adds a learned position embedding.
@@ -56,22 +56,6 @@ class April(Attack):
             DataError: The model has another structure.
         """
         find_patch_embedding(task, self.name)
-
-    def check_samples(self, samples: int) -> None:
-        """Raise unless batches have one image.
-
-        Args:
-            samples: The samples of one observation.
-
-        Raises:
-            DataError: There are more.
-        """
-        if samples != 1:
-            raise DataError(
-                field="batch",
-                value=samples,
-                expected=f"1: of more images {self.name} sees only the sum of the tokens' gradients",
-            )
 
     def run(
         self, observations: list[Observation], threat: ThreatModel, options: RunOptions

@@ -93,9 +93,9 @@ class Attack(ABC):
     - sets `min_public_images` if it learns from simulated uploads: it needs "public" and "defense", and finds
       both in `options.simulator`;
     - overrides `changed_task` if the server sends a changed model, and then needs "changed_model";
-    - overrides, where the defaults are wrong, `check` (tasks that the attack can't be run on),
-      `check_samples` (batches that are too large for it), `needs_for` (capabilities that depend on the task)
-      and `networks` (networks whose weights affect the result).
+    - sets `single_only` if it takes batches of one sample only;
+    - overrides, where the defaults are wrong, `check` (tasks that the attack can't be run on), `needs_for`
+      (capabilities that depend on the task) and `networks` (networks whose weights affect the result).
 
     An attack that minimises the distance between gradients derives from `MatchingAttack` instead, which
     implements `run`. A package makes its attack available by name with an entry point in the group
@@ -107,6 +107,8 @@ class Attack(ABC):
     needs: ClassVar[frozenset[Capability]] = frozenset()
     min_public_images: ClassVar[int] = 1
     """The fewest public images that an attack which needs them can learn from."""
+    single_only: ClassVar[str | None] = None
+    """Why the attack takes batches of one sample only; None if it takes all."""
 
     def reconstruct(
         self,
@@ -225,12 +227,17 @@ class Attack(ABC):
             task: The model and its loss.
         """
 
-    def check_samples(self, samples: int) -> None:  # noqa: B027 - overriding it is optional
-        """Raise a `RefinerError` if the attack can't reconstruct so many samples; the default takes all.
+    def check_samples(self, samples: int) -> None:
+        """Raise if the attack can't reconstruct so many samples.
 
         Args:
             samples: The samples of one observation: a batch, or the batches of all clients of a sum.
+
+        Raises:
+            DataError: There are several, and the attack takes one only.
         """
+        if self.single_only is not None and samples != 1:
+            raise DataError(field="batch", value=samples, expected=f"1: {self.single_only}")
 
     def changed_task(self, task: Task, samples: int) -> Task:
         """Return the task with the model that the server sends to clients; the default is `task` itself.
