@@ -7,14 +7,14 @@ import torch
 from scipy.stats import mannwhitneyu
 
 from refiner.errors import DataError
-from refiner.inference import area_under_curve, auc_interval, balanced_accuracy, explained_variance
+from refiner.inference import auc_interval, balanced_accuracy, explained_variance
 from refiner.inference.attribute_scores import auc_variance, best_threshold
 
 
 def test_the_area_is_the_mann_whitney_statistic_with_ties() -> None:
     scores, positive = torch.randint(0, 6, (40,)).double(), torch.arange(40) % 3 == 0
     statistic = mannwhitneyu(scores[positive], scores[~positive]).statistic
-    assert area_under_curve(scores, positive) == pytest.approx(
+    assert auc_interval(scores, positive).value == pytest.approx(
         statistic / (positive.sum() * (~positive).sum())
     )
 
@@ -57,7 +57,7 @@ def test_explained_variance_is_one_if_exact_and_zero_for_the_guess() -> None:
 
 
 def test_clients_of_one_value_are_one_line() -> None:
-    for score in (area_under_curve, balanced_accuracy):
+    for score in (auc_interval, balanced_accuracy):
         with pytest.raises(DataError, match="attribute = 1: expected clients with both values"):
             score(torch.rand(3), torch.ones(3))
     with pytest.raises(DataError, match="expected two or more clients with different shares"):

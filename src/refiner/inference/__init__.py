@@ -9,7 +9,6 @@ from refiner.inference.alignment import Alignment
 from refiner.inference.attribute import AttributeInference, AttributePrediction
 from refiner.inference.attribute_scores import (
     Interval,
-    area_under_curve,
     auc_interval,
     balanced_accuracy,
     explained_variance,
@@ -50,7 +49,6 @@ __all__ = [
     "PublicAttributes",
     "RunFacts",
     "WhiteBox",
-    "area_under_curve",
     "auc_interval",
     "balanced_accuracy",
     "explained_variance",

@@ -14,7 +14,7 @@ from refiner.attacks.network_training import TrainingSettings, TrainingState, tr
 from refiner.attacks.simulated_batches import derive_seed, simulate
 from refiner.attacks.threat_model import Capability
 from refiner.attacks.unet import seeded_network
-from refiner.inference.attribute_scores import area_under_curve, best_threshold
+from refiner.inference.attribute_scores import auc_interval, best_threshold
 from refiner.inference.public_attributes import PublicAttributes
 from refiner.inference.upload_summary import UploadSummary
 
@@ -218,4 +218,4 @@ def _ridge(inputs: list[Tensor], targets: list[Tensor]) -> Callable[[Tensor], Te
 
 
 def _area(scores: Tensor, targets: Tensor) -> float:
-    return area_under_curve(scores.cpu(), targets.cpu() > 0.5)
+    return auc_interval(scores.cpu(), targets.cpu() > 0.5).value

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from refiner.errors import DataError
+from refiner.metrics.roc import area_under_curve
 from refiner.metrics.shares import wilson_interval
 
 _Z = 1.959963984540054
@@ -26,30 +27,6 @@ class Interval:
         return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
 
 
-def area_under_curve(scores: Tensor, positive: Tensor) -> float:
-    """Return the probability that a client with the attribute scores above one without; ties count half.
-
-    Args:
-        scores: `[V]`, higher where the attribute is more likely.
-        positive: Whether a client has the attribute, `[V]`; some have it and some don't.
-
-    Returns:
-        The area under the ROC curve: 0.5 by chance, 1 if the scores separate the clients.
-
-    Raises:
-        DataError: All clients have the same value.
-
-    >>> area_under_curve(torch.tensor([0.1, 0.9, 0.5]), torch.tensor([False, True, True]))
-    1.0
-    """
-    positive = positive.bool()
-    if bool(positive.all()) or not bool(positive.any()):
-        raise DataError(field="attribute", value=int(positive.any()), expected="clients with both values")
-    ones, zeros = scores[positive].double(), scores[~positive].double()
-    difference = ones[:, None] - zeros[None]
-    return float(((difference > 0).double() + 0.5 * (difference == 0).double()).mean())
-
-
 def auc_interval(scores: Tensor, positive: Tensor) -> Interval:
     """Return the area under the ROC curve with its score interval.
 
@@ -58,8 +35,8 @@ def auc_interval(scores: Tensor, positive: Tensor) -> Interval:
     measured area. Unlike DeLong's it has a length where the scores separate all clients.
 
     Args:
-        scores: As in `area_under_curve`.
-        positive: As in `area_under_curve`.
+        scores: `[V]`, higher where the attribute is more likely.
+        positive: Whether a client has the attribute, `[V]`; some have it and some don't.
 
     Returns:
         The area, and the ends.
@@ -70,9 +47,8 @@ def auc_interval(scores: Tensor, positive: Tensor) -> Interval:
     >>> auc_interval(torch.arange(20.0), torch.arange(20) >= 10)
     Interval(value=1.0, low=0.80..., high=1.0)
     """
-    area = area_under_curve(scores, positive)
-    ones = int(positive.bool().sum())
-    zeros = len(positive) - ones
+    with_it, without = _by_value(scores.double(), positive)
+    area, ones, zeros = area_under_curve(with_it[None], without[None]).value, len(with_it), len(without)
 
     def is_explained(theta: float) -> bool:
         return abs(area - theta) <= _Z * math.sqrt(auc_variance(theta, ones, zeros))
@@ -127,10 +103,7 @@ def balanced_accuracy(predicted: Tensor, positive: Tensor) -> Interval:
     >>> str(balanced_accuracy(torch.arange(20) >= 10, torch.arange(20) >= 10))
     '1.00 (0.80 to 1.00)'
     """
-    positive, right = positive.bool(), predicted.bool() == positive.bool()
-    if bool(positive.all()) or not bool(positive.any()):
-        raise DataError(field="attribute", value=int(positive.any()), expected="clients with both values")
-    parts = [right[positive], right[~positive]]
+    parts = _by_value(predicted.bool() == positive.bool(), positive)
     shares = [float(part.double().mean()) for part in parts]
     ends = [wilson_interval(share, len(part)) for share, part in zip(shares, parts, strict=True)]
     below = math.hypot(*(share - low for share, (low, _) in zip(shares, ends, strict=True))) / 2
@@ -186,3 +159,11 @@ def best_threshold(scores: Tensor, positive: Tensor) -> float:
     positive = positive.bool()
     rates = above[:, positive].double().mean(1) + (~above[:, ~positive]).double().mean(1)
     return float(candidates[rates.argmax()])
+
+
+def _by_value(values: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
+    """The values of the clients with the attribute, and of those without it; raises if there are none."""
+    positive = positive.bool()
+    if bool(positive.all()) or not bool(positive.any()):
+        raise DataError(field="attribute", value=int(positive.any()), expected="clients with both values")
+    return values[positive], values[~positive]
