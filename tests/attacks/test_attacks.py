@@ -190,6 +190,7 @@ def test_the_restart_with_the_lowest_objective_is_chosen(small_observation: Obse
     assert attack.reconstruct(small_observation).x.shape[0] == 3
 
 
+@pytest.mark.processes
 def test_several_noisy_uploads_reveal_more_than_one(
     small_observation: Observation, victims: tuple[Tensor, Tensor]
 ) -> None:
@@ -331,6 +332,7 @@ def test_a_generator_with_fewer_classes_raises() -> None:
         GGL().check(task)
 
 
+@pytest.mark.processes
 def test_the_bundled_generator_approaches_a_real_image() -> None:
     """Both the objective and the error of the image decrease."""
     sample = load_sample()

@@ -68,6 +68,7 @@ def test_label_counts_of_a_summed_loss() -> None:
     assert infer_labels(Observation.of(task, NoDefense().protect(task, x, y))).shape == (2, 8)
 
 
+@pytest.mark.processes
 def test_several_noisy_uploads_reveal_labels_better_than_one() -> None:
     torch.manual_seed(0)
     sample = load_sample()

@@ -35,6 +35,7 @@ def attack(encode: object = None, learned: LearnedReconstruction = QUICK, **opti
     return learned.reconstruct(uploads, simulator=simulator_of(TASK, encode), **options).x  # type: ignore[arg-type]
 
 
+@pytest.mark.processes
 def test_a_planted_leak_is_learned_and_none_is_found_where_there_is_none() -> None:
     assert error_of(attack(), X) < 0.3 * BLIND
     assert error_of(attack(learned=replace(QUICK, width=8)), X) < 0.35 * BLIND

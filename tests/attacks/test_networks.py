@@ -112,6 +112,7 @@ def restoration_errors(degraded: Tensor, clean: Tensor, epochs: int) -> tuple[fl
     return first, second
 
 
+@pytest.mark.processes
 def test_a_restorer_learns_what_a_filter_can_not_and_is_no_worse_than_it() -> None:
     draws = torch.Generator().manual_seed(0)
     clean = torch.rand(700, 1, 8, 8, generator=draws)

@@ -56,6 +56,7 @@ def unrelated(x: Tensor, generator: torch.Generator) -> Tensor:
     return torch.randn(x.shape, generator=generator)
 
 
+@pytest.mark.processes
 def test_weak_noise_is_removed_and_strong_noise_is_not() -> None:
     weak, strong = reached(noisy(0.05)), reached(noisy(0.7))
     assert weak.psnr > 24 and weak.top1 == 1

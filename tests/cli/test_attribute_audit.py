@@ -43,6 +43,7 @@ def audit(lfw: Path, *words: object, code: int = 0) -> Result:
     return result
 
 
+@pytest.mark.processes
 def test_gender_is_found_without_a_defence_and_not_in_noise(lfw: Path, tmp_path: Path) -> None:
     noise = "dp-gaussian:magnitude=100,clip=none"
     words = (

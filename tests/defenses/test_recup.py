@@ -70,6 +70,7 @@ def test_a_gradient_reveals_the_mean_input_of_the_last_layer() -> None:
     torch.testing.assert_close(moved.flatten(1).norm(dim=1), length, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.processes
 def test_the_classifiers_are_good_and_the_perturbation_misleads_others() -> None:
     defense, judge = fitted(), fitted(seed=1)
     assert defense.zoo.accuracy > 0.9 and accuracy(judge, NoDefense()) > 0.9

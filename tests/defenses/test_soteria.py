@@ -321,6 +321,7 @@ def test_a_model_that_returns_nan_raises(single: tuple[Tensor, Tensor]) -> None:
             defense.protect(task, *single)
 
 
+@pytest.mark.processes
 def test_an_attacker_who_ignores_the_linear_layer(task: Task, single: tuple[Tensor, Tensor]) -> None:
     """Reconstructs from the original variant as from an undefended gradient, but not from the improved."""
     x, y = single[0][:1], single[1][:1]

@@ -69,6 +69,7 @@ def test_models_without_running_statistics_are_left_alone() -> None:
         assert accuracy(task, TEST, calibration=DATA.images) == accuracy(task, TEST)
 
 
+@pytest.mark.processes
 def test_training_a_model_with_batch_norm_works_out_of_the_box(tmp_path: Path) -> None:
     images = nn.functional.avg_pool2d(load_sample().images, 4)
     pixels = (255 * images).byte().permute(0, 2, 3, 1).numpy()

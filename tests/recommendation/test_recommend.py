@@ -80,6 +80,7 @@ def test_too_few_candidates_for_identification_are_stated(found: Recommendation)
     assert enough.public is not None and len(enough.x) + len(enough.public) == 200
 
 
+@pytest.mark.processes
 def test_the_same_plan_gives_the_same_recommendation(found: Recommendation) -> None:
     again = recommend()
     assert again.chosen == found.chosen
@@ -117,6 +118,7 @@ def test_if_nothing_meets_the_target_it_says_so() -> None:
     assert found.sentence.endswith(TOO_FEW)
 
 
+@pytest.mark.processes
 def test_candidates_left_behind_are_measured_before_giving_up() -> None:
     # On two clients both noises meet this target, and only the cheaper one reaches the last rung; on sixteen
     # clients neither does.
@@ -175,6 +177,7 @@ def test_a_defence_that_does_not_apply_is_skipped_with_its_reason() -> None:
     assert list(found.skipped) == [names[0]] and "absent.safetensors" in found.skipped[names[0]]
 
 
+@pytest.mark.processes
 def test_a_short_training_measures_accuracy_and_the_trained_model() -> None:
     found = recommend(training_rounds=5, candidates=(CANDIDATES[1],), rungs=(Rung(4, 1, 1),))
     (row,) = found.rows
@@ -217,6 +220,7 @@ def test_too_few_images_are_one_line() -> None:
         refiner.recommend(task, data.images[:7], data.labels[:7])
 
 
+@pytest.mark.processes
 def test_the_command_prints_writes_and_continues(tmp_path: Path) -> None:
     model = tmp_path / "own.py"
     model.write_text(

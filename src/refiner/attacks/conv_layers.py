@@ -75,10 +75,11 @@ def revealing_layer(task: Task) -> ConvLayer | None:
     Returns:
         The layer; None if there is none.
 
-    >>> from refiner.models import LeNet, resnet10
-    >>> layer = revealing_layer(Task(resnet10(), example=torch.rand(1, 3, 32, 32)))
+    >>> model = nn.Sequential(nn.Conv2d(2, 20, 3, padding=1), nn.Flatten(), nn.Linear(320, 2))
+    >>> layer = revealing_layer(Task(model, example=torch.rand(1, 2, 4, 4)))
     >>> layer.name, layer.channels, layer.size, layer.positions, layer.shifts
-    ('stages.2.0.conv1', 128, (16, 16), (8, 8), (8, 8))
+    ('0', 2, (4, 4), (4, 4), (1, 1))
+    >>> from refiner.models import LeNet
     >>> revealing_layer(Task(LeNet(), example=torch.rand(1, 3, 32, 32))) is None
     True
     """

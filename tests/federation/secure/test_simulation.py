@@ -59,6 +59,7 @@ def test_a_round_completes_with_dropouts_at_different_steps() -> None:
 
 
 @pytest.mark.hostile
+@pytest.mark.processes
 def test_a_training_survives_a_tenth_of_its_clients_dropping_out_in_every_round() -> None:
     """Another client at another step each time; gradient descent on the mean still converges."""
     targets, parameters = torch.linspace(-1, 1, 10)[:, None].expand(10, 3), torch.full((3,), 5.0)
