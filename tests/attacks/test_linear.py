@@ -47,6 +47,7 @@ def observe(task: Task, defense: Defense, x: Tensor, y: Tensor) -> Observation:
     return Observation.of(task, defense.protect(task, x, y, seed=5))
 
 
+@pytest.mark.processes
 def test_undefended_images_of_lenet_are_exposed(public: Sample) -> None:
     sample = load_sample()
     torch.manual_seed(0)

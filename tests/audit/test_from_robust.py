@@ -89,6 +89,7 @@ def test_batches_are_simulated_in_their_size() -> None:
     assert sizes == {4} and result.psnr > 22 and result.likelihood_top1_uploads is None
 
 
+@pytest.mark.processes
 def test_a_resumed_training_has_the_same_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state, save = tmp_path / "a.state.robust.safetensors", TrainingState.save
 

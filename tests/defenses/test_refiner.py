@@ -105,6 +105,7 @@ def test_the_upload_depends_only_on_the_robust_data(
     assert torch.allclose(update, again, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.processes
 def test_the_utility_metric_affects_the_upload(task: Task) -> None:
     sample = load_sample()
     x, y = sample.images[None, :16], sample.labels[None, :16]

@@ -83,6 +83,7 @@ def test_the_loss_decreases_and_the_weights_are_written(uninterrupted: Uninterru
     assert not network.training and not any(p.requires_grad for p in network.parameters())
 
 
+@pytest.mark.processes
 def test_a_resumed_training_is_bit_identical(
     uninterrupted: Uninterrupted, interrupted: InterruptedRun, tmp_path: Path
 ) -> None:

@@ -110,6 +110,7 @@ def test_lines_with_a_secret_keep_it_in_a_file(
     assert len((tmp_path / "client.secret").read_bytes()) == 32
 
 
+@pytest.mark.processes
 def test_if_nothing_meets_the_target_it_says_so() -> None:
     found = recommend(candidates=("gq:bits=8", "pruning:rate=0.1"))
     assert found.chosen is None and found.code == ""
