@@ -62,6 +62,7 @@ def test_a_batch_is_reconstructed_in_the_order_of_its_labels() -> None:
     assert error_of(result.x, ordered) < 0.5 * error_of(smooth_images(500, seed=3).mean(0), x)
 
 
+@pytest.mark.processes
 def test_several_uploads_reveal_more_than_one() -> None:
     encode = planted(TASK, noise=1.0)
     errors = [

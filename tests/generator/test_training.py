@@ -200,6 +200,7 @@ def test_a_foreign_checkpoint_raises_one_line(header: dict[str, str] | None, tmp
 
 
 @pytest.mark.parametrize("augment", [False, True])
+@pytest.mark.processes
 def test_a_few_steps_lower_both_losses(augment: bool) -> None:
     """Each network against a fixed opponent, whose weights must not change."""
     settings, draws = replace(TINY, augment=augment), torch.Generator().manual_seed(0)

@@ -20,6 +20,7 @@ IMAGES = {"lenet": 40, "resnet10": 4, "resnet34": 4, "vit": 4}
         ("vit", {}),
     ],
 )
+@pytest.mark.processes
 def test_one_epoch_keeps_losses_and_parameters_finite(name: str, settings: dict[str, object]) -> None:
     from refiner.data import load_sample
 

@@ -27,6 +27,7 @@ def test_the_cosine_transform_equals_scipys() -> None:
     torch.testing.assert_close(inverse_dct(dct(images)), images)
 
 
+@pytest.mark.processes
 def test_noise_has_the_covariance_of_the_images_at_every_frequency() -> None:
     images = load_sample().images
     noise = NaturalNoise.fit(images)
