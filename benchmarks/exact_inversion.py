@@ -48,7 +48,7 @@ def train(model: nn.Module, cifar10: ImageDataset, steps: int, device: str, seed
         rows = torch.randint(PUBLIC, (BATCH,), generator=draws)
         loss = F.cross_entropy(model(pixels(cifar10.images[rows], device)), cifar10.labels[rows].to(device))
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss)
         optimizer.step()
         losses = [*losses, loss.item()][-LOSSES:]
         if not (step + 1) % LOSSES:

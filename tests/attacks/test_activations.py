@@ -50,14 +50,15 @@ def test_the_descent_is_that_of_a_plain_loop(task: Task) -> None:
     attack = ActivationInversion(iterations=iterations, total_variation=0.3)
     result = attack.reconstruct(observation, seed=5)
     layer = revealing_layer(task)
-    assert layer is not None
+    assert layer is not None and isinstance(task.model, nn.Sequential)
+    front = task.model[:2]
     target = conv_input(task.unflatten(observation.gradient)[layer.weight][0], layer).float()
     x = NoiseSource(seed=5).uniform(torch.zeros(1, 1, dtype=torch.long), (3, 8, 8), torch.float32)[0]
     optimizer, lowest, best = torch.optim.Adam([x], lr=0.2), torch.inf, x
     decay = torch.optim.lr_scheduler.MultiStepLR(optimizer, [6, 10, 14], gamma=0.1)
     for iteration in range(iterations + 1):
         x.requires_grad_()
-        activation = task.model[:2](x)  # type: ignore[index]
+        activation = front(x)
         smoothness = (x.diff(dim=-1).abs().mean() + x.diff(dim=-2).abs().mean()) / 2
         cosine = torch.cosine_similarity(activation.flatten(), target.flatten(), dim=0)
         value = 1 - cosine + 0.3 * smoothness
@@ -106,6 +107,6 @@ def test_a_pass_ends_at_the_module(task: Task) -> None:
         assert torch.equal(first_module_input(task, parameters, X[0], name), expected)
     with pytest.raises(DataError, match=r"^0\.x: expected a module that runs in a pass$"):
         unused = nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
-        unused[0].x = nn.Identity()  # type: ignore[assignment]
+        unused[0].add_module("x", nn.Identity())
         other = Task(unused, example=X[0])
         first_module_input(other, other.parameters(), X[0], "0.x")

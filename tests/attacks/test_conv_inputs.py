@@ -16,12 +16,16 @@ LABELS = torch.tensor([[3], [7]])
 
 
 def small_model(
-    norm: nn.Module, *, stride: int = 2, kernel: int = 3, activation: nn.Module | None = None
+    norm: nn.BatchNorm2d | nn.GroupNorm,
+    *,
+    stride: int = 2,
+    kernel: int = 3,
+    activation: nn.Module | None = None,
 ) -> nn.Module:
     """A convolution with more positions than channels, then one of stride `stride` with fewer."""
     torch.manual_seed(0)
     side = (8 + 2 * (kernel // 2) - kernel) // stride + 1
-    outputs = norm.num_features if isinstance(norm, nn.BatchNorm2d) else norm.num_channels  # type: ignore[attr-defined]
+    outputs = norm.num_features if isinstance(norm, nn.BatchNorm2d) else norm.num_channels
     return nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1, bias=False),
         nn.GroupNorm(4, 16),

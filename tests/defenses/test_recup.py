@@ -2,6 +2,7 @@
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -128,7 +129,7 @@ def test_another_model_or_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"zoo\.safetensors: no attribute classifiers \("):
         make_defense(f"recup:file={broken}")
     with pytest.raises(SettingError, match="file = 3: expected the path of a file"):
-        RecUP(file=3)  # type: ignore[arg-type]
+        make_defense("recup", file=3)
     no_bias = Task(nn.Linear(INPUTS, CLASSES, bias=False), torch.rand(2, INPUTS))
     with pytest.raises(UnsupportedModelError, match="last layer is not linear with a bias"):
         RecUP.fit(no_bias, *images(300, 1))
@@ -136,7 +137,7 @@ def test_another_model_or_file_is_one_line(tmp_path: Path) -> None:
 
 def test_too_few_people_are_one_line() -> None:
     x, y, values = images(300, 1)
-    cases = [
+    cases: list[tuple[Tensor, dict[str, Any], str]] = [
         (values * 0, {}, "attribute = 0: expected at least two groups, such as people, whose attribute is 1"),
         (
             values,
@@ -147,7 +148,7 @@ def test_too_few_people_are_one_line() -> None:
     ]
     for attribute, settings, message in cases:
         with pytest.raises(DataError, match=message):
-            RecUP.fit(task(), x, y, attribute, **settings)  # type: ignore[arg-type]
+            RecUP.fit(task(), x, y, attribute, **settings)
 
 
 def test_a_gradient_without_negative_bias_stays_as_it_is() -> None:

@@ -214,7 +214,7 @@ def _train(inputs: Tensor, targets: Tensor, width: int, generator: torch.Generat
     with torch.enable_grad():
         for _ in range(_STEPS):
             optimizer.zero_grad()
-            F.binary_cross_entropy_with_logits(_logit(x, weights), t).backward()  # type: ignore[no-untyped-call]
+            torch.autograd.backward(F.binary_cross_entropy_with_logits(_logit(x, weights), t))
             optimizer.step()
     first, *rest = (weight.detach() for weight in weights)
     return (first * used, *rest)
