@@ -31,6 +31,16 @@ def test_batches_come_back_exactly(task: Task, batch: int) -> None:
     assert result.objective.tolist() == [0, 0] and not bool(result.diverged.any())
 
 
+def test_deeper_models_give_larger_batches_away() -> None:
+    torch.manual_seed(0)
+    deep = MLP(input_shape=(3, 8, 8), hidden=512, layers=2, activation="relu")
+    task = Task(deep, example=IMAGES[:1])
+    update = make_defense("none").protect(task, IMAGES[None], LABELS[None])
+    found = Spear().reconstruct(Observation.of(task, update))
+    apart = (found.x[0, None] - IMAGES[:, None]).abs().flatten(2).amax(2).amin(1)
+    assert len(IMAGES) == 12 and float(apart.max()) < 1e-3 and found.objective.item() == 0
+
+
 @pytest.mark.parametrize("defense", ["dp-gaussian:magnitude=1e-2,clip=none", "pruning:rate=0.99"])
 def test_behind_a_defence_nothing_is_found_and_the_result_says_so(task: Task, defense: str) -> None:
     x, y = IMAGES[None, :6], LABELS[None, :6]

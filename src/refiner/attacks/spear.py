@@ -1,7 +1,6 @@
 """SPEAR: exact inversion of a batch from the gradient of a fully connected first layer with ReLU."""
 
 import time
-from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -14,21 +13,18 @@ from refiner.attacks.base import Attack, Reconstruction, RunOptions
 from refiner.attacks.features import layer_gradient
 from refiner.attacks.label_inference import known_labels
 from refiner.attacks.observation import Observation
+from refiner.attacks.sparse_directions import SparseDirections
 from refiner.attacks.threat_model import ThreatModel
 from refiner.core.input_range import UNIT_RANGE, check_scalar_range
 from refiner.core.task import Task
 from refiner.errors import DataError
 
-# Starts that are followed in one call, and for how many iterations.
-_STARTS_PER_CALL, _ITERATIONS = 256, 40
-# What counts as small at first, in terms of the root mean square; it decreases.
-_FIRST_SMOOTHING = 0.3
+# Starts that are followed in one search: so many for each sample, and at most.
+_STARTS_PER_SAMPLE, _STARTS_PER_SEARCH = 12, 256
 # A unit is inactive for a sample if the cosine of its row and the sample's direction is below this.
 _ZERO = 1e-4
 # Rows of the gradient that are smaller than this part of the largest are of units inactive for all samples.
 _DEAD = 1e-6
-# A direction is new if it is so far from the span of the others.
-_INDEPENDENT = 1e-3
 # A sample is confirmed if so many units are active for it just where they have a gradient.
 _AGREEMENT = 0.98
 
@@ -63,9 +59,9 @@ class Spear(Attack):
     The layer's gradient is gW = Δ X with Δ `[units, B]`, of rank B. Any factorisation gW = L R of that rank
     gives X = Q⁻¹ R and Δ = L Q for an unknown Q `[B, B]`. As a ReLU is inactive for about half of the
     samples, Δ is sparse, and Q's columns are vectors q for which L q has many zeros. Dimitrov et al. guess
-    them from random sets of rows; here reweighted least squares finds them from random starts. gb = Δ 1
-    then gives their lengths. Batches of up to about 8 come back exactly. Larger ones need more starts, and
-    samples of one class are hard to separate in an untrained model of one hidden layer, whose Δ they share.
+    them from random sets of rows, which takes 2^B trials; here reweighted least squares finds them. gb = Δ 1
+    then gives their lengths. The wider the layer, the larger the batches that come back exactly. Samples of
+    one class are hard to separate in an untrained model of one hidden layer, whose Δ they share.
 
     >>> from refiner import NoDefense
     >>> from refiner.models import MLP
@@ -161,86 +157,30 @@ class Spear(Attack):
             return best  # of lower rank: some samples have no gradient of their own
         factor = left[:, :samples]
         rows = factor.T @ layer.gw
-        for directions in self._directions(factor, samples, generator):
-            chosen = _independent(directions, samples)
-            if len(chosen) == samples:
-                best = max(
-                    best, _improved(layer, factor, rows, directions, chosen), key=lambda s: s.confirmed
-                )
+        directions = SparseDirections(factor, generator)
+        at_once = min(_STARTS_PER_SAMPLE * samples, _STARTS_PER_SEARCH)
+        for first in range(0, self.starts, at_once):
+            directions.search(min(at_once, self.starts - first))
+            best = max(best, _best_choice(layer, factor, rows, directions), key=lambda s: s.confirmed)
             if best.confirmed == samples:
                 break
         return best
 
-    def _directions(self, factor: Tensor, samples: int, generator: torch.Generator) -> Iterator[Tensor]:
-        """Guesses of Q's columns as rows, those with the most zeros first; each time from more starts."""
-        if samples == 1:
-            yield factor.new_ones(1, 1)
-            return
-        length = factor.norm(dim=1, keepdim=True)
-        alive = length[:, 0] > _DEAD * length.amax()
-        factor, directions = factor[alive], (factor / length)[alive]
-        found, zeros = factor.new_empty(0, samples), torch.empty(0, device=factor.device)
-        for first in range(0, self.starts, _STARTS_PER_CALL):
-            count = min(_STARTS_PER_CALL, self.starts - first)
-            start = torch.randn(count, samples, generator=generator, dtype=torch.float64)
-            guesses = _sparse_vectors(factor, start.to(factor))
-            inactive = ((guesses @ directions.T).abs() < _ZERO).sum(1)
-            found, zeros = torch.cat([found, guesses]), torch.cat([zeros, inactive])
-            order = zeros.argsort(descending=True, stable=True)
-            found, zeros = _distinct(found[order], zeros[order])
-            yield found
 
-
-def _sparse_vectors(factor: Tensor, start: Tensor) -> Tensor:
-    """Unit vectors q `[S, B]` near `start` for which L q has many zeros, by reweighted least squares."""
-    vectors: Tensor = start / start.norm(dim=1, keepdim=True)
-    products = (factor[:, :, None] * factor[:, None]).flatten(1)
-    smoothing = _FIRST_SMOOTHING
-    for _ in range(_ITERATIONS):
-        values = (vectors @ factor.T).square()
-        weights = 1 / (values + smoothing**2 * values.mean(1, keepdim=True))
-        matrices = (weights @ products).view(-1, *2 * factor.shape[1:])
-        eigenvectors: Tensor = torch.linalg.eigh(matrices).eigenvectors
-        vectors = eigenvectors[:, :, 0]
-        smoothing = max(0.8 * smoothing, 1e-4)
-    return vectors
-
-
-def _distinct(vectors: Tensor, zeros: Tensor) -> tuple[Tensor, Tensor]:
-    """Vectors without those that equal an earlier one up to the sign."""
-    earlier = ((vectors @ vectors.T).abs() > 1 - 1e-6).tril(-1).any(1)
-    return vectors[~earlier], zeros[~earlier]
-
-
-def _independent(vectors: Tensor, count: int, without: Collection[int] = ()) -> list[int]:
-    """The numbers of the first `count` vectors that are linearly independent of those before them."""
-    chosen: list[int] = []
-    basis = vectors.new_empty(0, vectors.shape[1])
-    for number, vector in enumerate(vectors):
-        if len(chosen) == count:
-            break
-        rest = vector - basis.T @ (basis @ vector)
-        if number not in without and float(rest.norm()) > _INDEPENDENT:
-            basis = torch.cat([basis, (rest / rest.norm())[None]])
-            chosen.append(number)
-    return chosen
-
-
-def _improved(
-    layer: _Layer, factor: Tensor, rows: Tensor, directions: Tensor, chosen: list[int]
-) -> _Solution:
-    """The solution of these directions, or of others with more samples that fit their gradient.
+def _best_choice(layer: _Layer, factor: Tensor, rows: Tensor, directions: SparseDirections) -> _Solution:
+    """The solution of the directions with the most zeros, or of others with more samples that fit.
 
     The difference of two samples of one class can have more zeros than either, and is exchanged here.
     """
-    samples, banned = len(chosen), set[int]()
-    best, fits = _solution(layer, factor, rows, directions[chosen])
+    samples, banned = directions.samples, set[int]()
+    chosen = directions.independent(samples)
+    best, fits = _solution(layer, factor, rows, directions.vectors[chosen])
     while best.confirmed < samples:
         trials = []
-        for number in (chosen[i] for i in range(samples) if not fits[i]):
-            other = _independent(directions, samples, banned | {number})
+        for number in (chosen[i] for i in range(len(chosen)) if not fits[i]):
+            other = directions.independent(samples, banned | {number})
             if len(other) == samples:
-                trials.append((*_solution(layer, factor, rows, directions[other]), other, number))
+                trials.append((*_solution(layer, factor, rows, directions.vectors[other]), other, number))
         better = max(trials, key=lambda trial: trial[0].confirmed, default=None)
         if better is None or better[0].confirmed <= best.confirmed:
             break

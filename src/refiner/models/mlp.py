@@ -11,7 +11,7 @@ from refiner.models.shape_checks import check_classes, check_images, check_input
 
 
 class MLP(nn.Module):
-    """One hidden layer on the flattened image, or on a row of features.
+    """Hidden layers on the flattened image, or on a row of features.
 
     The first layer sees the image itself: of a batch of one sample its gradient is that image times a number
     for every row (see the attack `analytic`).
@@ -19,7 +19,8 @@ class MLP(nn.Module):
     Args:
         classes: The number of classes, ≥ 2.
         input_shape: The shape (channels, height, width) of one image, each side ≥ 8, or (features,) for rows.
-        hidden: The width of the hidden layer.
+        hidden: The width of a hidden layer.
+        layers: The number of hidden layers.
         activation: One of sigmoid, tanh, relu, elu, silu, gelu, softplus.
 
     Raises:
@@ -36,14 +37,23 @@ class MLP(nn.Module):
         input_shape: Sequence[int] = (3, 32, 32),
         *,
         hidden: int = 256,
+        layers: int = 1,
         activation: str = "gelu",
     ) -> None:
         super().__init__()
         self.classes = check_classes(classes)
         self.input_shape = _check_shape(input_shape)
         checks.integer("hidden", hidden, 1)
+        checks.integer("layers", layers, 1)
         self.body = nn.Linear(math.prod(self.input_shape), hidden)
         self.activation = make_activation(activation)
+        self.hidden = nn.Sequential(
+            *(
+                part
+                for _ in range(layers - 1)
+                for part in (nn.Linear(hidden, hidden), make_activation(activation))
+            )
+        )
         self.head = nn.Linear(hidden, self.classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -59,7 +69,7 @@ class MLP(nn.Module):
             DataError: `x` has another shape.
         """
         check_images(x, self.input_shape)
-        logits: Tensor = self.head(self.activation(self.body(x.flatten(1))))
+        logits: Tensor = self.head(self.hidden(self.activation(self.body(x.flatten(1)))))
         return logits
 
 
