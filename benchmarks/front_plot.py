@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     figure.suptitle("Accuracy kept against the strongest attack on single images, initial or trained model")
     for axes, (key, label) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
         axes.axhline(guess[key], color="#5b5e63", linewidth=1)
-        axes.annotate("blind guess", (20, guess[key]), (2, 4), textcoords="offset points", color="#5b5e63")
+        axes.annotate("blind guess", (45, guess[key]), (2, 4), textcoords="offset points", color="#5b5e63")
         for name, colour in COLOURS.items():
             line = sorted((p["pmm"], p[key]) for p in points if p["defense"].partition(":")[0] == name)
             if line:
