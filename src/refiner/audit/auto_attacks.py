@@ -12,26 +12,37 @@ AUTO = "auto"
 """The name that stands for the attacks chosen here."""
 
 
+def attacks_to_try(*, on_gpu: bool) -> tuple[str, ...]:
+    """Return the attacks that stand for all others where none is named, the quickest first.
+
+    `inverting` stands for all attacks that match gradients.
+
+    Args:
+        on_gpu: Whether they run on a GPU: training `learned` takes an hour on a CPU.
+
+    >>> "learned" in attacks_to_try(on_gpu=False)
+    False
+    """
+    return ("analytic", "april", "activations", "linear", *(("learned",) if on_gpu else ()), "inverting")
+
+
 def undefended_plans(
     make_plan: Callable[[Attack], Plan], *, on_gpu: bool, iterations: int | None = None
 ) -> tuple[list[Plan], dict[str, str]]:
     """Return an undefended audit for every attack that could work, the quickest first.
 
-    These are `analytic`, `april`, `activations`, `linear`, on a GPU `learned`, and `inverting`, which stands
-    for all attacks that match gradients.
-
     Args:
         make_plan: Returns the undefended audit of an attack; raises if the attack does not apply.
-        on_gpu: Whether the attacks run on a GPU: training `learned` takes an hour on a CPU.
+        on_gpu: Whether the attacks run on a GPU.
         iterations: Iterations of `inverting`; None for its own.
 
     Returns:
         The audits, and why the other attacks do not apply, by name.
     """
-    inverting = make_attack("inverting", **({} if iterations is None else {"iterations": iterations}))
-    names = ["analytic", "april", "activations", "linear", *(["learned"] if on_gpu else [])]
+    changes = {"inverting": {} if iterations is None else {"iterations": iterations}}
     plans, skipped = [], {}
-    for attack in (*map(make_attack, names), inverting):
+    for name in attacks_to_try(on_gpu=on_gpu):
+        attack = make_attack(name, **changes.get(name, {}))
         try:
             plans.append(make_plan(attack))
         except RefinerError as error:

@@ -89,7 +89,7 @@ def recommend(
         list[str] | None,
         typer.Option(
             help=f"Attack to try: one of {', '.join(ATTACKS)}, or a plug-in. Repeat the option. Default: "
-            "analytic, april, linear, inverting, and on a GPU learned; fewer in a short budget."
+            "analytic, april, activations, linear, inverting, and on a GPU learned; fewer in a short budget."
         ),
     ] = None,
     train_rounds: Annotated[

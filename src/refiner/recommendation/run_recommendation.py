@@ -9,6 +9,7 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.audit import Victims, audit_all
+from refiner.audit.auto_attacks import attacks_to_try
 from refiner.audit.public_images import without_victims
 from refiner.core.task import Task
 from refiner.errors import DataError
@@ -58,8 +59,8 @@ def recommend(
         budget: About how many seconds the attacks may take; the search is scaled down until it fits.
         defenses: The candidates, by name with settings; None for `CANDIDATES`, or some of them where the
             budget is short.
-        attacks: The attacks to try; None for `analytic`, `april`, `linear`, `inverting` and on a GPU
-            `learned`, or some of them where the budget is short.
+        attacks: The attacks to try; None for those of an audit without an attack (`attacks_to_try`), or some
+            of them where the budget is short.
         training_rounds: Rounds of short trainings that measure the accuracy which the finalists keep, after
             which the trained model is attacked too; 0 for none.
         lr: The learning rate of these trainings.
@@ -165,7 +166,7 @@ def make_plan(
     """
     candidates = check_candidates(tuple(defenses or CANDIDATES))
     on_gpu = next(iter(task.parameters().values())).is_cuda
-    names = tuple(attacks or ("analytic", "april", "linear", *(("learned",) if on_gpu else ()), "inverting"))
+    names = tuple(attacks or attacks_to_try(on_gpu=on_gpu))
     checks.number("budget", budget, 0, above=True)
     question: dict[str, Any] = {
         "asked": (*candidates, *names),
