@@ -12,9 +12,11 @@ in malicious.jsonl, which docs/results/malicious.md shows.
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,7 +26,7 @@ from refiner.attacks import ThreatModel, make_attack
 from refiner.audit import Protocol, audit
 from refiner.core import Task
 from refiner.data import load_data
-from refiner.errors import RefinerError
+from refiner.errors import ProtectionError, RefinerError
 from refiner.metrics import blind_guess
 from refiner.models import build_model
 from refiner.models.model_weights import load_model_weights
@@ -89,6 +91,14 @@ def attacked(
     }
 
 
+def tuning_score(*arguments: Any) -> float:
+    """The mean PSNR of an attack; the lowest if it makes the clients refuse."""
+    try:
+        return attacked(*arguments)["PSNR"]
+    except ProtectionError:
+        return -math.inf
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -134,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 try:
                     best = max(
                         texts if len(texts) > 1 else [],
-                        key=lambda text: attacked(task, defense, text, tuning, pool, protocol)["PSNR"],
+                        key=lambda text: tuning_score(task, defense, text, tuning, pool, protocol),
                         default=texts[0],
                     )
                     scores = attacked(task, defense, best, victims, pool, protocol)
