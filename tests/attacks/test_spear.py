@@ -49,6 +49,12 @@ def test_behind_a_defence_nothing_is_found_and_the_result_says_so(task: Task, de
     assert float(result.objective) > 0.5 and bool(result.x.isfinite().all())
 
 
+def test_with_too_few_starts_nothing_is_confirmed(task: Task) -> None:
+    update = make_defense("none").protect(task, IMAGES[None, :6], LABELS[None, :6])
+    result = Spear(starts=2).reconstruct(Observation.of(task, update))
+    assert result.objective.item() == 1 and bool((result.x == 0.5).all())
+
+
 def test_models_and_batches_that_it_does_not_fit_are_one_line(task: Task) -> None:
     with pytest.raises(DataError, match=r"a fully connected first layer .* which spear inverts"):
         Spear().check(Task(LeNet(), example=SAMPLE.images[:1]))

@@ -17,6 +17,8 @@ _INDEPENDENT = 1e-3
 _TRUSTED = 0.9
 # The part of the trusted directions from which a search keeps away: one of them may be wrong.
 _AVOIDED = 0.8
+# Every so many searches nothing is avoided.
+_WITHOUT_PREJUDICE = 3
 # How many directions are kept, and how many of these are purified, in terms of their length.
 _KEPT, _PURIFIED, _SUBTRACTED = 16, 4, 2
 
@@ -27,7 +29,8 @@ class SparseDirections:
     If `rows` = Δ Q⁻¹ for a sparse Δ, these are the columns of Q. A search starts at random rows, which are
     close to the columns they are large in, and descends Σ log |rows q| by reweighted least squares, where
     small values count as zero only towards the end. It keeps away from columns that were found before. Most
-    other minima are sums of two columns; subtracting one leaves the other.
+    other minima are sums of two columns; subtracting one leaves the other. Every third search starts at
+    random vectors and keeps away from nothing, in case what was found is wrong.
 
     Args:
         rows: A matrix `[M, B]` with B orthonormal columns, in float64.
@@ -47,6 +50,7 @@ class SparseDirections:
         filled = length[:, 0] > _EMPTY * length.amax()
         self.rows = (rows / length)[filled]
         self.generator = generator
+        self.searches = 0
         self.vectors = rows.new_empty(0, rows.shape[1])
         self.zeros = torch.empty(0, dtype=torch.int64, device=rows.device)
 
@@ -56,15 +60,19 @@ class SparseDirections:
         return int(self.rows.shape[1])
 
     def search(self, starts: int) -> None:
-        """Add the directions found from random rows.
+        """Add the directions found from random starts.
 
         Args:
-            starts: The number of rows to start at.
+            starts: How many.
         """
-        complement = self._complement()
-        chosen = torch.randint(len(self.rows), (starts,), generator=self.generator)
-        start = self.rows[chosen.to(self.rows.device)] @ complement @ complement.T
-        self._add(self._descend(start, complement))
+        if self.searches and self.searches % _WITHOUT_PREJUDICE == 0:
+            complement = torch.eye(self.samples).to(self.rows)
+            start = torch.randn(starts, self.samples, generator=self.generator, dtype=self.rows.dtype)
+        else:
+            complement = self._complement()
+            start = self.rows.cpu()[torch.randint(len(self.rows), (starts,), generator=self.generator)]
+        self.searches += 1
+        self._add(self._descend(start.to(self.rows) @ complement @ complement.T, complement))
         self._add(self._purified())
 
     def independent(self, count: int, without: Collection[int] = (), least: float = 0) -> list[int]:

@@ -161,7 +161,8 @@ class Spear(Attack):
         at_once = min(_STARTS_PER_SAMPLE * samples, _STARTS_PER_SEARCH)
         for first in range(0, self.starts, at_once):
             directions.search(min(at_once, self.starts - first))
-            best = max(best, _best_choice(layer, factor, rows, directions), key=lambda s: s.confirmed)
+            if len(directions.independent(samples)) == samples:
+                best = max(best, _best_choice(layer, factor, rows, directions), key=lambda s: s.confirmed)
             if best.confirmed == samples:
                 break
         return best
