@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 import typer
 
-from refiner.audit.attribute_audit import audit_attribute
-from refiner.audit.attribute_clients import load_attribute_clients
-from refiner.audit.attribute_report import COLUMNS, attribute_rows, write_attribute_report
-from refiner.audit.attribute_result import AttributeAudit
+from refiner.audit.attribute.audit import audit_attribute
+from refiner.audit.attribute.clients import load_attribute_clients
+from refiner.audit.attribute.report import COLUMNS, attribute_rows, write_attribute_report
+from refiner.audit.attribute.result import AttributeAudit
 from refiner.checks import integer
 from refiner.cli.audit_steps import threat_model
 from refiner.cli.common import console, print_json, print_line

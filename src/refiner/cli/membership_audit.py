@@ -10,8 +10,8 @@ import torch
 import typer
 
 from refiner.audit import MembershipAudit, Protocol, Training, audit_membership
-from refiner.audit.membership_images import load_membership_images
-from refiner.audit.membership_report import (
+from refiner.audit.membership.images import load_membership_images
+from refiner.audit.membership.report import (
     COLUMNS,
     membership_rows,
     membership_sections,

@@ -9,7 +9,7 @@ from refiner import checks
 from refiner.attacks import ThreatModel
 from refiner.attacks.simulation import check_public_images
 from refiner.audit.attacker_images import AttackerImages
-from refiner.audit.attribute_result import AttributeAudit
+from refiner.audit.attribute.result import AttributeAudit
 from refiner.audit.public_images import are_others
 from refiner.audit.seeds import SEED_OFFSET, VICTIMS
 from refiner.audit.uploads import simulator, uploads

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from refiner.audit.membership_result import CHANCE, MembershipAudit
+from refiner.audit.membership.result import CHANCE, MembershipAudit
 from refiner.metrics import clopper_pearson
 from refiner.report import Cell, Page, RocPlot, RocSeries, Section, Table, write_page
 

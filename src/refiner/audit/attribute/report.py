@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from refiner.audit.attribute_result import AttributeAudit
+from refiner.audit.attribute.result import AttributeAudit
 from refiner.report import Cell, Page, Table, write_page
 
 COLUMNS = ("defence", "attribute", "score", "95 % interval", "undefended", "accuracy or error", "verdict")

@@ -10,8 +10,8 @@ from torch import Tensor
 from refiner import checks
 from refiner.attacks import ThreatModel
 from refiner.audit.attacker_images import AttackerImages, checked_pool
-from refiner.audit.membership_result import MembershipAudit
-from refiner.audit.membership_uploads import Training, round_simulator, round_uploads
+from refiner.audit.membership.result import MembershipAudit
+from refiner.audit.membership.uploads import Training, round_simulator, round_uploads
 from refiner.audit.public_images import are_others
 from refiner.audit.seeds import SEED_OFFSET, VICTIMS
 from refiner.core.task import Task
