@@ -15,6 +15,7 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 from inference_questions import TRAINED_ON
@@ -68,8 +69,8 @@ def pmm(trainings: Sequence[Row]) -> dict[tuple[str, str, str], float]:
 def points(attacks: Sequence[Row], trainings: Sequence[Row]) -> list[Row]:
     """One point for each question, model and defence that was attacked and trained.
 
-    The interval of a mean over seeds adds the squares of the seeds' intervals: their clients and weights are
-    drawn anew.
+    The interval of a mean over seeds adds the squares of the seeds' intervals, as their clients and weights
+    are drawn anew; where the seeds differ more than that, it is the interval of their own mean.
     """
     kept = pmm(trainings)
     groups = defaultdict(list)
@@ -82,8 +83,9 @@ def points(attacks: Sequence[Row], trainings: Sequence[Row]) -> list[Row]:
             continue
         count = len(rows)
         area = sum(row["AUC"] for row in rows) / count
-        below = math.sqrt(sum((row["AUC"] - row["AUC low"]) ** 2 for row in rows)) / count
-        above = math.sqrt(sum((row["AUC high"] - row["AUC"]) ** 2 for row in rows)) / count
+        between = 1.96 * stdev(row["AUC"] for row in rows) / math.sqrt(count) if count > 1 else 0.0
+        below = max(between, math.sqrt(sum((row["AUC"] - row["AUC low"]) ** 2 for row in rows)) / count)
+        above = max(between, math.sqrt(sum((row["AUC high"] - row["AUC"]) ** 2 for row in rows)) / count)
         found.append(
             {
                 **{"question": question, "model": model, "family": family(defense), "pmm": utility},
@@ -138,8 +140,8 @@ def _draw(axes: Any, own: Sequence[Row]) -> None:
     """One panel: a line with bars for every defence."""
     axes.axhline(0.5, color="#5b5e63", linewidth=1)
     axes.annotate("chance", (0, 0.5), (2, 3), ("axes fraction", "data"), "offset points", color="#5b5e63")
-    for name, colour in COLOURS.items():
-        line = sorted((p for p in own if p["family"] == name), key=lambda p: float(p["pmm"]))
+    for name, colour in reversed(COLOURS.items()):  # the reference is drawn last, on top
+        line = [point for point in own if point["family"] == name]  # by strength, as the rows are
         if not line:
             continue
         x, y = ([point[key] for point in line] for key in ("pmm", "auc"))
@@ -153,7 +155,8 @@ def _draw(axes: Any, own: Sequence[Row]) -> None:
                     [point["pmm"]] * len(point["seeds"]), point["seeds"], ".", color=colour, markersize=2
                 )
     axes.grid(color="#d8d5cc", linewidth=0.7)
-    axes.set_ylim(0, 1.02)
+    # A training that fails to converge keeps little; noise can also help a little.
+    axes.set(xlim=(-3, max([103, *(point["pmm"] + 3 for point in own)])), ylim=(0.2, 1.02))
 
 
 if __name__ == "__main__":
