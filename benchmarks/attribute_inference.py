@@ -3,15 +3,15 @@
     python benchmarks/attribute_inference.py --out FOLDER [--data FOLDER] [--attribute gender] [--share]
         [--only none refiner …] [--unknown-defense] [--rounds 300]
 
-The setting is that of `refiner audit --attack attribute`: docs/attributes.md. `recup:budget=…` is fitted to
-the public people first. With --unknown-defense the attack model is trained on undefended uploads. With
---rounds each defence also trains the model, ten clients on four fifths of the public images, and is tested on
-the others; RecUP keeps the classifiers of the untrained model. One row for each defence, in attributes.jsonl,
-which docs/attributes.md shows.
+The setting is that of `refiner audit --attack attribute`: docs/attributes.md. Clients and public people of
+gender have two to four images each, since settings of the attack were chosen on people with more.
+`recup:budget=…` is fitted to the public people first. With --unknown-defense the attack model is trained on
+undefended uploads. With --rounds each defence also trains the model, ten clients with the people who have 20
+images or more, or for person with everybody's gender; RecUP keeps the classifiers of the untrained model. One
+row for each defence, in attributes.jsonl, which docs/attributes.md shows.
 """
 
 import argparse
-import copy
 import json
 import time
 from collections.abc import Sequence
@@ -20,18 +20,16 @@ from pathlib import Path
 
 import torch
 
+from evaluation_splits import DEFAULT_SEED, UNSEEN_PEOPLE
+from inference_training import defense_of, federated_accuracy, training_data
 from refiner.attacks import ThreatModel
 from refiner.audit import AttributeAudit, AttributeClients, audit_attribute, load_attribute_clients
 from refiner.audit.seeds import VICTIMS
 from refiner.audit.uploads import uploads
 from refiner.core import Task
-from refiner.data import ImageDataset, hold_out, iid
-from refiner.defenses import Defense, NoDefense, RecUP, make_defense
-from refiner.federation import FederatedSettings
-from refiner.federation.training import train
+from refiner.defenses import Defense, NoDefense, RecUP
 from refiner.inference import AttributeInference
 from refiner.models import MODELS, make_model
-from refiner.registry import parse_settings
 from rows import append_rows
 
 DEFENSES = [
@@ -45,16 +43,6 @@ DEFENSES = [
     "recup:budget=0.05,aim=boundary",
     *(f"dp-gaussian:magnitude={magnitude},clip=none" for magnitude in ("1e-3", "1e-2", "1e-1")),
 ]
-CLIENTS = 10
-
-
-def defense_of(text: str, task: Task, people: AttributeClients, seed: int) -> Defense:
-    """The defence; RecUP fitted to the public people."""
-    name, settings = parse_settings("defense", text)
-    if name != RecUP.name or "file" in settings:
-        return make_defense(text)
-    batch = people.x.shape[1]
-    return RecUP.fit(task, *people.public, groups=people.groups[1], batch=batch, seed=seed, **settings)
 
 
 def upload_error(task: Task, defense: Defense, people: AttributeClients, seed: int) -> float:
@@ -65,19 +53,6 @@ def upload_error(task: Task, defense: Defense, people: AttributeClients, seed: i
         uploads(task, d, x, y, labels=False, seed=seed + VICTIMS)[1].gradient for d in (defense, NoDefense())
     )
     return float(((sent - plain).norm(dim=1) / plain.norm(dim=1).clamp_min(1e-12)).mean())
-
-
-def accuracy(
-    task: Task, defense: Defense, people: AttributeClients, rounds: int, lr: float, seed: int
-) -> float:
-    """The test accuracy after a federated training of a copy of the model on the public images."""
-    images, labels, _ = people.public
-    data = ImageDataset((images * 255).round().byte(), labels, people.classes, "public people", "all")
-    training, test = hold_out(data)
-    copied = Task(copy.deepcopy(task.model), example=people.x[0].to(next(task.model.parameters()).device))
-    settings = FederatedSettings(rounds, CLIENTS, batch=32, lr=lr, seed=seed)
-    parts = iid(training.labels, CLIENTS, seed=seed)
-    return train(copied, training, test, parts, settings, defense, evaluate_every=rounds)[-1][1]
 
 
 def scores(result: AttributeAudit) -> dict[str, object]:
@@ -108,13 +83,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", default="lenet", choices=MODELS)
     parser.add_argument("--clients", type=int, default=100, help="at most")
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--least-images", type=int, help="of a person")
+    parser.add_argument("--least-images", type=int, help="of a person; 2 for gender, --batch for person")
+    parser.add_argument("--most-images", type=int, help="of a person; 4 for gender")
     parser.add_argument("--simulated", type=int, default=1000, help="clients to train the attack model on")
     parser.add_argument("--rounds", type=int, default=0, help="of the training that measures accuracy")
-    parser.add_argument("--lr", type=float, default=0.05, help="of that training")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--lr", type=float, default=0.2, help="of that training")
+    parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
     options = parser.parse_args(argv)
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    limits = {"least_images": options.least_images, "most_images": options.most_images}
+    if options.attribute == "gender" and set(limits.values()) == {None}:
+        limits = UNSEEN_PEOPLE
     people = load_attribute_clients(
         "lfw",
         options.attribute,
@@ -122,15 +101,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         clients=options.clients,
         batch=options.batch,
         shares=options.share,
-        least_images=options.least_images,
         seed=options.seed,
+        **limits,
     )
+    labelled = (*people.public, people.groups[1])
+    trained = "lfw-identity" if options.attribute == "gender" else "lfw-gender"
+    data = training_data(trained, options.data) if options.rounds else None
     torch.manual_seed(options.seed)
     task = Task(make_model(options.model, classes=people.classes).to(device), example=people.x[0].to(device))
     control = None
     for text in options.only:
         start = time.perf_counter()
-        defense = defense_of(text, task, people, options.seed)
+        defense = defense_of(text, task, labelled, options.batch, options.seed)
+        assert defense is not None
         result = audit_attribute(
             task,
             people.x.to(device),
@@ -158,14 +141,19 @@ def main(argv: Sequence[str] | None = None) -> None:
             **scores(result),
             "attack model": result.model,
             "upload error": upload_error(task, defense, people, options.seed),
+            "least images": limits["least_images"],
+            "most images": limits["most_images"],
             "seconds": round(time.perf_counter() - start, 1),
             "seed": options.seed,
         }
         if isinstance(defense, RecUP):
             row["accuracy of its classifiers"] = defense.zoo.accuracy
-        if options.rounds:
-            row |= {"rounds": options.rounds, "lr": options.lr}
-            row["accuracy"] = accuracy(task, defense, people, options.rounds, options.lr, options.seed)
+        if data is not None:
+            row |= {"rounds": options.rounds, "lr": options.lr, "trained on": trained}
+            row["accuracy"] = federated_accuracy(
+                data, options.model, text, batch=options.batch, rounds=options.rounds, lr=options.lr,
+                seed=options.seed, device=device,
+            )  # fmt: skip
         print(json.dumps(row, ensure_ascii=False), flush=True)
         append_rows(options.out / "attributes.jsonl", [row])
 

@@ -114,7 +114,8 @@ class Results:
 
 
 def derived(row: Row) -> Row:
-    """Fields that follow from others: the mean of the last five accuracies, dB above a blind guess, ‖g‖.
+    """Fields that follow from others: the mean of the last five accuracies, dB above a blind guess, ‖g‖, or
+    that have a name without a point.
 
     >>> derived({"PSNR": 20.0, "own mean colour": 14.5})
     {'above_guess': 5.5}
@@ -125,6 +126,8 @@ def derived(row: Row) -> Row:
         fields["last_five"] = fsum(last) / len(last)
     if "PSNR" in row and "own mean colour" in row:
         fields["above_guess"] = row["PSNR"] - row["own mean colour"]
+    if "TPR at 0.1 % FPR" in row:  # a format string takes the point for that of an attribute
+        fields["lowest_tpr"] = row["TPR at 0.1 % FPR"]
     if row.get("relative distance"):
         fields["gradient_norm"] = row["distance"] / row["relative distance"]
     return fields

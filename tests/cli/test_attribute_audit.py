@@ -2,16 +2,21 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner, Result
 
+from refiner import Task
 from refiner.audit import load_attribute_clients
 from refiner.cli import app
 from refiner.data import write_image_grid
+from refiner.defenses import make_defense
 from refiner.errors import DataError
+from refiner.inference import AttributeInference, AttributePrediction
+from refiner.models import make_model
 
 PEOPLE, IMAGES = 48, 6
 
@@ -62,6 +67,44 @@ def test_gender_is_found_without_a_defence_and_not_in_noise(lfw: Path, tmp_path:
     assert json.loads((tmp_path / "attribute" / "results.json").read_text())["audits"] == record["audits"]
     assert "What uploads reveal of an attribute: gender" in Path(record["report"]).read_text()
     assert "none: gender found in 24 uploads" in result.stderr
+
+
+def test_an_interrupted_audit_continues(lfw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    infer, calls = AttributeInference.infer, []
+
+    def interrupted(*arguments: Any, **named: Any) -> AttributePrediction:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return infer(*arguments, **named)
+
+    monkeypatch.setattr(AttributeInference, "infer", interrupted)
+    attack = "attribute:clients=8,epochs=1,max_features=4"
+    words = ("--attack", attack, "--attribute", "gender", "--batch", "2", "--out", tmp_path)
+    words += ("--defense", "gq", "--defense", "none")
+    assert audit(lfw, *words, code=130).stderr.endswith(
+        "stopped after 1 of 2 audits; run the same command to continue\n"
+    )
+    shown = audit(lfw, *words).stderr
+    assert len(calls) == 3 and "none: gender" in shown and "gq: gender" in shown
+    record = json.loads((tmp_path / "attribute" / "results.json").read_text())
+    assert [row["defense"] for row in record["audits"]] == ["gq", "none"]
+    assert 'class="band"' in (tmp_path / "report.html").read_text()
+
+
+def test_recup_is_fitted_to_the_public_people_of_an_audit(lfw: Path, tmp_path: Path) -> None:
+    file = tmp_path / "zoo.safetensors"
+    words = ["recup", "fit", "--data", "lfw", "--root", lfw, "--model", "mlp:hidden=16", "--batch", "2"]
+    words += ["--attribute", "gender", "--clients", "40", "--members", "3", "--out", file, "--json"]
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    people = load_attribute_clients("lfw", "gender", root=lfw, batch=2)
+    assert record["public_images"] == len(people.public[1]) and record["balanced_accuracy"] > 0.8
+    defense = make_defense(f"recup:file={file},budget=0.1")
+    model = make_model("mlp", classes=people.classes, hidden=16)
+    task = Task(model, example=people.x[0])
+    assert defense.protect(task, people.x[:2], people.y[:2]).samples == 2
 
 
 def test_nobody_is_on_both_sides(lfw: Path) -> None:

@@ -6,6 +6,7 @@ from typer.testing import CliRunner, Result
 from refiner.attacks import ATTACKS
 from refiner.cli import app
 from refiner.defenses import DEFENSES
+from refiner.inference import MEMBERSHIP
 
 
 def call(*words: str, code: int = 0) -> Result:
@@ -32,8 +33,9 @@ def test_every_defence_is_listed() -> None:
 
 def test_every_attack_is_listed() -> None:
     output = single_spaced(call("attacks").output)
-    for name in ATTACKS:
+    for name in (*ATTACKS, *MEMBERSHIP, "attribute"):
         assert f" {name} " in output
+    assert "membership, as membership:method=NAME" in output
     assert "needs generator" in output
     assert "total_variation = 0.0001, a number in [0, ∞)" in output
 
@@ -61,6 +63,7 @@ def test_details_of_refiner() -> None:
 
 
 def test_details_of_an_attack() -> None:
+    assert "paper: Melis" in single_spaced(call("attacks", "attribute").output)
     output = single_spaced(call("attacks", "ggl").output)
     assert "needs: generator" in output and "Weight of the latents' divergence" in output
     assert "cost:" not in output

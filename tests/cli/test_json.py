@@ -16,6 +16,7 @@ from refiner.attacks import ATTACKS
 from refiner.cli import app, progress
 from refiner.data import DATASETS, load_sample, write_image_grid
 from refiner.defenses import DEFENSES
+from refiner.inference import MEMBERSHIP
 from refiner.shaped_noise import predict_psnr
 
 
@@ -44,7 +45,11 @@ def test_defences_and_attacks() -> None:
     listed = run_json("defenses")
     assert [row["name"] for row in listed] == list(DEFENSES)
     assert all(row["guarantee"] and row["cost"] for row in listed)
-    assert [row["name"] for row in run_json("attacks")] == list(ATTACKS)
+    attacks = run_json("attacks")
+    assert [row["name"] for row in attacks] == [*ATTACKS, *MEMBERSHIP, "attribute"]
+    assert {row["kind"] for row in attacks} == {"reconstruction", "membership", "attribute"}
+    assert "membership:method=lira" in [row["option"] for row in attacks]
+    assert [row["name"] for row in run_json("attacks", "membership")] == list(MEMBERSHIP)
     gq = run_json("defenses", "gq")
     assert gq == next(row for row in listed if row["name"] == "gq")
     (bits,) = [setting for setting in gq["settings"] if setting["name"] == "bits"]

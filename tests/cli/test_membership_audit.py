@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from torch import Tensor
 from typer.testing import CliRunner, Result
 
 from refiner.cli import app
+from refiner.inference import Alignment
 
 QUICK = ("--victims", "8", "--batch", "2", "--public-images", "100", "-q")
 NOISE = "dp-gaussian:magnitude=10,clip=none"
@@ -30,6 +33,26 @@ def test_an_audit_of_membership(tmp_path: Path) -> None:
     assert "What uploads reveal of membership" in page and 'class="band"' in page
     saved = json.loads((tmp_path / "membership" / "results.json").read_text())
     assert saved == record["membership"]
+
+
+def test_an_interrupted_audit_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, calls = Alignment.run, []
+
+    def interrupted(self: Alignment, *arguments: Any) -> Tensor:
+        calls.append(1)
+        # The first two are the undefended uploads and the blind baseline.
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return run(self, *arguments)
+
+    monkeypatch.setattr(Alignment, "run", interrupted)
+    words = ("--attack", "membership:method=alignment", "--defense", "gq", "--out", tmp_path)
+    words += ("--victims", "2", "--public-images", "20")
+    message = "stopped after 1 of 2 audits; run the same command to continue"
+    assert message in audit(*words, code=130).stderr
+    first = json.loads(audit(*words, "--json").stdout)["membership"]["audits"]
+    assert len(calls) == 4
+    assert json.loads(audit(*words, "--json").stdout)["membership"]["audits"] == first and len(calls) == 4
 
 
 @pytest.mark.processes

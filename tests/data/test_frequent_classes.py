@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from refiner.data import fetch_data, frequent_classes, load_data, verify_data, write_image_grid
-from refiner.errors import DataError
+from refiner.errors import DataError, SettingError
 
 NAMES = ["Al_Gore_0001.jpg", "Al_Gore_0002.jpg", "Bo_Li_0001.jpg", "Cy_Ot_0001.jpg", "Cy_Ot_0002.jpg"]
 
@@ -44,6 +44,8 @@ def test_an_attribute_that_is_absent_or_wrong_is_one_line(tmp_path: Path) -> Non
         data.attribute("gender")
     with pytest.raises(DataError, match="least = 3: expected at most 2, the most images of a class"):
         frequent_classes(data, 3)
+    with pytest.raises(SettingError, match="most = 1: expected an integer ≥ 2"):
+        frequent_classes(data, 2, 1)
     for wrong in (np.zeros(4, np.int8), np.zeros(5), np.full(5, -2)):
         with pytest.raises(DataError, match="array 'gender' has other values, expected 5 integers ≥ -1"):
             load_data("lfw", root=write_lfw(tmp_path, gender=wrong))
@@ -52,6 +54,8 @@ def test_an_attribute_that_is_absent_or_wrong_is_one_line(tmp_path: Path) -> Non
 def test_real_people_with_twenty_images(data_dir: Callable[[str], Path]) -> None:
     data = load_data("lfw", root=data_dir("lfw_labels.npz"))
     assert data.attribute("gender").add(1).bincount().tolist() == [9, 2961, 10263]
+    few = frequent_classes(data, 2, 4)
+    assert few.classes == 1257 and int(few.labels.bincount().max()) == 4
     people = frequent_classes(data, 20)
     assert people.classes == 62 and len(people) == 3023
     # One gender for every person.

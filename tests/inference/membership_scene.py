@@ -7,7 +7,7 @@ from torch import Tensor
 
 from refiner.attacks import Observation, Simulator
 from refiner.audit.attacker_images import AttackerImages
-from refiner.audit.membership_uploads import Training, round_simulator, round_uploads
+from refiner.audit.membership.uploads import Training, round_simulator, round_uploads
 from refiner.core import Task
 from refiner.defenses import Defense, NoDefense
 from refiner.inference import Candidates

@@ -12,7 +12,7 @@ from tests.inference.membership_scene import BATCH, CLIENTS, Scene, make_scene
 from torch import Tensor
 
 from refiner.attacks import Observation, Simulator, ThreatModel
-from refiner.audit.membership_uploads import Training
+from refiner.audit.membership.uploads import Training
 from refiner.audit.protocol import Protocol
 from refiner.core.gradients import flatten, gradients
 from refiner.describe import settings_of

@@ -1,16 +1,22 @@
 """The audit: how well an attack reconstructs the victims' data from the uploads of a defence."""
 
-from refiner.audit.attribute_audit import audit_attribute
-from refiner.audit.attribute_clients import AttributeClients, load_attribute_clients
-from refiner.audit.attribute_report import write_attribute_report
-from refiner.audit.attribute_result import AttributeAudit
+from refiner.audit.attribute import (
+    AttributeAudit,
+    AttributeClients,
+    audit_attribute,
+    load_attribute_clients,
+    write_attribute_report,
+)
 from refiner.audit.auto_attacks import undefended_plans, working_attacks
 from refiner.audit.duration import Duration, estimate_duration
 from refiner.audit.from_robust import RobustEstimation
-from refiner.audit.membership_audit import audit_membership
-from refiner.audit.membership_images import MembershipImages, load_membership_images
-from refiner.audit.membership_result import MembershipAudit
-from refiner.audit.membership_uploads import Training
+from refiner.audit.membership import (
+    MembershipAudit,
+    MembershipImages,
+    Training,
+    audit_membership,
+    load_membership_images,
+)
 from refiner.audit.plan import Plan
 from refiner.audit.protocol import Protocol
 from refiner.audit.report import report_page, write_report
@@ -18,8 +24,7 @@ from refiner.audit.result import AuditResult
 from refiner.audit.result_folder import audit_all
 from refiner.audit.result_records import Control, Finding, FromRobust, Mean, Seconds, TuningResult
 from refiner.audit.run_audit import audit
-from refiner.audit.table_audit import audit_table
-from refiner.audit.table_result import FeatureError, TableAudit
+from refiner.audit.table import FeatureError, TableAudit, audit_table
 from refiner.audit.tuning import Tuning
 from refiner.audit.victims import Victims, load_labelled_images, load_victims
 from refiner.inference.label_pairs import pair_by_label

@@ -2,16 +2,13 @@
 
 import hashlib
 import json
-import platform
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from refiner import checks
-from refiner._version import __version__
 from refiner.attacks import Attack, ThreatModel, make_attack
 from refiner.audit.attacker_images import AttackerImages, checked_pool, choose_attacker_images
 from refiner.audit.from_robust import RobustEstimation
@@ -20,7 +17,12 @@ from refiner.audit.public_images import choose_public_images
 from refiner.audit.scoring import Scorer
 from refiner.audit.seeds import SEED_OFFSET, SIMULATION, VICTIMS
 from refiner.audit.serialization import to_json_value
-from refiner.audit.settings_identity import model_identity, settings_digest
+from refiner.audit.settings_identity import (
+    library_versions,
+    model_settings,
+    settings_digest,
+    tensors_sha256,
+)
 from refiner.audit.tuning import Tuning
 from refiner.audit.victim_shapes import with_batch_axis
 from refiner.core.determinism import deterministic_algorithms
@@ -30,7 +32,6 @@ from refiner.errors import DataError
 from refiner.evaluation import EvaluationNetwork
 from refiner.metrics import Thresholds
 from refiner.metrics.perceptual import PerceptualNetwork
-from refiner.models.normalized import model_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,26 +232,20 @@ def _settings(plan: Plan) -> dict[str, object]:
         **({} if plan.robust_estimation is None else {"from robust": asdict(plan.robust_estimation)}),
         "threat": asdict(plan.threat),
         **({} if plan.protocol == Protocol() else {"protocol": asdict(plan.protocol)}),
-        "model": {
-            "name": model_name(task.model),
-            "parameters": task.size,
-            "classes": task.classes,
-            "input": list(task.input_shape),
-            "sha256": _digest(task.model.state_dict().values()),
-            **model_identity(task.model),
-            "loss of three fixed scores": _loss_of_fixed_scores(task),
-        },
+        "model": model_settings(task),
         "data": {
             "victims": len(plan.y),
             "batch": plan.y.shape[1],
-            "sha256": _digest([plan.x, plan.y]),
+            "sha256": tensors_sha256([plan.x, plan.y]),
             "names sha256": hashlib.sha256(json.dumps(list(plan.names)).encode()).hexdigest(),
         },
-        "networks": {name: _digest(network.state_dict().values()) for name, network in _networks(plan)},
+        "networks": {
+            name: tensors_sha256(network.state_dict().values()) for name, network in _networks(plan)
+        },
         "metrics": {
             "names": list(scorer.metrics),
             "public": scorer.public.source,
-            "public sha256": _digest(
+            "public sha256": tensors_sha256(
                 t for t in (scorer.public.images, scorer.public.candidates) if t is not None
             ),
             "candidates of the victims' kind": scorer.public.like_victims,
@@ -261,25 +256,24 @@ def _settings(plan: Plan) -> dict[str, object]:
         "device": str(plan.x.device),
         "deterministic": plan.deterministic,
         "dtype": str(plan.x.dtype).removeprefix("torch."),
-        "versions": {
-            "refiner": __version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
+        "versions": library_versions(),
     }
 
 
 def _attacker_settings(plan: Plan) -> dict[str, object]:
     images = plan.attacker_images
     assert images is not None
-    return {"source": images.source, "sha256": _digest([images.images, images.labels]), "seed": SIMULATION}
+    return {
+        "source": images.source,
+        "sha256": tensors_sha256([images.images, images.labels]),
+        "seed": SIMULATION,
+    }
 
 
 def _tuning_settings(tuning: Tuning, attack: Attack) -> dict[str, object]:
     return {
         "victims": len(tuning.y),
-        "sha256": _digest([tuning.x, tuning.y]),
+        "sha256": tensors_sha256([tuning.x, tuning.y]),
         "grid": tuning.values(attack),
         "chosen by": "mean PSNR",
     }
@@ -296,18 +290,3 @@ def _networks(plan: Plan) -> Iterator[tuple[str, nn.Module]]:
         yield "evaluation, for the metrics", EvaluationNetwork.bundled(device)
     if "lpips" in plan.scorer.metrics:
         yield "perception, for the metrics", PerceptualNetwork.bundled(device)
-
-
-def _loss_of_fixed_scores(task: Task) -> float:
-    """Return a number that identifies the loss function: its value for three fixed scores."""
-    like = next(iter(task.parameters().values()))
-    scores = torch.linspace(-1, 1, 3 * task.classes, device=like.device, dtype=like.dtype)
-    labels = torch.arange(3, device=like.device) % task.classes
-    return float(task.loss_function(scores.view(3, task.classes), labels))
-
-
-def _digest(tensors: Iterable[Tensor]) -> str:
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()

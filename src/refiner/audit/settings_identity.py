@@ -3,11 +3,18 @@
 import hashlib
 import inspect
 import json
+import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from refiner._version import __version__
+from refiner.core.task import Task
+from refiner.models.normalized import model_name
 
 _OWN_PACKAGES = ("torch", "refiner")
 
@@ -52,6 +59,49 @@ def model_identity(model: nn.Module) -> dict[str, str]:
         digests = sorted(hashlib.sha256(content).hexdigest() for content in files)
         identity["code sha256"] = hashlib.sha256("".join(digests).encode()).hexdigest()
     return identity
+
+
+def model_settings(task: Task) -> dict[str, object]:
+    """Return what identifies a task: its model's shape, weights and code, and its loss."""
+    return {
+        "name": model_name(task.model),
+        "parameters": task.size,
+        "classes": task.classes,
+        "input": list(task.input_shape),
+        "sha256": tensors_sha256(task.model.state_dict().values()),
+        **model_identity(task.model),
+        "loss of three fixed scores": _loss_of_fixed_scores(task),
+    }
+
+
+def library_versions() -> dict[str, str]:
+    """Return the versions of this library and of those it computes with."""
+    return {
+        "refiner": __version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def tensors_sha256(tensors: Iterable[Tensor]) -> str:
+    """Return the SHA-256 of the bytes of all tensors, one after another.
+
+    >>> tensors_sha256([torch.zeros(2)]) == tensors_sha256([torch.ones(2)])
+    False
+    """
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _loss_of_fixed_scores(task: Task) -> float:
+    """Return a number that identifies the loss function: its value for three fixed scores."""
+    like = next(iter(task.parameters().values()))
+    scores = torch.linspace(-1, 1, 3 * task.classes, device=like.device, dtype=like.dtype)
+    labels = torch.arange(3, device=like.device) % task.classes
+    return float(task.loss_function(scores.view(3, task.classes), labels))
 
 
 def first_difference(one: Mapping[str, object], other: Mapping[str, object]) -> str:

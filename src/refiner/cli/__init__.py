@@ -16,6 +16,7 @@ from refiner.cli.identity import identity
 from refiner.cli.noise import noise
 from refiner.cli.one_line_group import OneLineGroup
 from refiner.cli.recommend import recommend
+from refiner.cli.recup import recup
 from refiner.cli.refine import refine
 from refiner.cli.train import train
 
@@ -37,6 +38,7 @@ app.add_typer(data, name="data", cls=OneLineGroup)
 app.add_typer(evalnet, name="evalnet", cls=OneLineGroup)
 app.add_typer(gan, name="gan", cls=OneLineGroup)
 app.add_typer(noise, name="noise", cls=OneLineGroup)
+app.add_typer(recup, name="recup", cls=OneLineGroup)
 
 
 def _print_version(requested: bool) -> None:

@@ -1,20 +1,23 @@
 """`refiner audit --attack attribute --attribute NAME`: whether uploads reveal a property of a client."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
 import typer
+from rich.progress import Progress, TaskID
 
-from refiner.audit.attribute_audit import audit_attribute
-from refiner.audit.attribute_clients import load_attribute_clients
-from refiner.audit.attribute_report import COLUMNS, attribute_rows, write_attribute_report
-from refiner.audit.attribute_result import AttributeAudit
+from refiner.audit.attribute.audit import audit_attribute
+from refiner.audit.attribute.clients import AttributeClients, load_attribute_clients
+from refiner.audit.attribute.report import COLUMNS, attribute_rows, write_attribute_report
+from refiner.audit.attribute.result import AttributeAudit
 from refiner.checks import integer
 from refiner.cli.audit_steps import threat_model
-from refiner.cli.common import console, print_json, print_line
+from refiner.cli.common import console, print_json
+from refiner.cli.interrupt import stopped_audit
+from refiner.cli.progress import progress_bar
 from refiner.cli.tabular import check_table_options, is_given, print_table
 from refiner.core import Task
 from refiner.core.determinism import deterministic_algorithms
@@ -57,7 +60,7 @@ def audits_attribute(command: typer.Context, device: torch.device) -> bool:
     names = list(dict.fromkeys(given["defense"] or DEFENSES))
     for name in names:
         make_defense(name)
-    torch.manual_seed(integer("seed", given["seed"], 0, 2**32 - 1))
+    integer("seed", given["seed"], 0, 2**32 - 1)
     # Click has not yet made paths of these options.
     root, weights = (None if given[name] is None else Path(given[name]) for name in ("root", "weights"))
     with deterministic_algorithms(given["deterministic"], device):
@@ -71,14 +74,11 @@ def audits_attribute(command: typer.Context, device: torch.device) -> bool:
             least_images=given["least_images"],
             seed=given["seed"],
         )
-        shape = tuple(people.x.shape[2:])
-        network = build_model(given["model"], people.classes, shape, weights=weights).to(device)
-        x, y = people.x.to(device), people.y.to(device)
         audit = partial(
             audit_attribute,
-            Task(network, example=x[0]),
-            x,
-            y,
+            attribute_task(people, given["model"], weights, given["seed"], device),
+            people.x.to(device),
+            people.y.to(device),
             people.attribute,
             public=people.public,
             groups=people.groups,
@@ -87,12 +87,29 @@ def audits_attribute(command: typer.Context, device: torch.device) -> bool:
             threat=threat,
             seed=given["seed"],
         )
-        control = _run(audit, "none", None, given["quiet"])
-        results = [
-            control if name == "none" else _run(audit, name, control, given["quiet"]) for name in names
-        ]
+        results = _run_all(partial(audit, folder=Path(given["out"]) / NAME), names, quiet=given["quiet"])
     _show(results, people.source, Path(given["out"]), as_json=given["as_json"])
     return True
+
+
+def attribute_task(
+    people: AttributeClients, model: str, weights: Path | None, seed: int, device: torch.device
+) -> Task:
+    """Return the model for the task of these people; the same for the same seed.
+
+    Args:
+        people: Clients and public people.
+        model: The model's name, or code.
+        weights: Its weights; None draws them from the seed.
+        seed: The seed of the initial weights.
+        device: Where to compute.
+
+    Raises:
+        RefinerError: The model or its weights don't fit.
+    """
+    torch.manual_seed(seed)
+    network = build_model(model, people.classes, tuple(people.x.shape[2:]), weights=weights)
+    return Task(network.to(device), example=people.x[0].to(device))
 
 
 def _is_asked_for(command: typer.Context, attacks: Sequence[str]) -> bool:
@@ -126,10 +143,37 @@ def _show(results: Sequence[AttributeAudit], source: str, out: Path, *, as_json:
     console.print(f"Report: {page}", highlight=False, soft_wrap=True)
 
 
-def _run(
-    audit: "partial[AttributeAudit]", defense: str, control: AttributeAudit | None, quiet: bool
-) -> AttributeAudit:
-    result = audit(defense=defense, control=control)
-    if not quiet:
-        print_line(result.sentence)
-    return result
+def _run_all(
+    audit: Callable[..., AttributeAudit], names: Sequence[str], *, quiet: bool
+) -> list[AttributeAudit]:
+    """The audits of all defences; the first, without a defence, is the control of the others.
+
+    Finished ones are kept: Ctrl-C ends the command with one line and exit code 130.
+    """
+    order = ("none", *(name for name in names if name != "none"))
+    results: dict[str, AttributeAudit] = {}
+    with progress_bar(quiet=quiet) as bar:
+        try:
+            for name in order:
+                title = f"{name} ({len(results) + 1} of {len(order)})"
+                line = bar.add_task(f"{title}: simulated clients", total=None)
+                audited = audit(
+                    defense=name, control=results.get("none"), on_progress=_shown_on(bar, line, title)
+                )
+                bar.remove_task(line)
+                results[name] = audited
+                bar.console.print(audited.sentence, highlight=False, markup=False, soft_wrap=True)
+        except KeyboardInterrupt:
+            bar.stop()
+            raise stopped_audit(len(results), len(order)) from None
+    return [results[name] for name in names]
+
+
+def _shown_on(bar: Progress, line: TaskID, title: str) -> Callable[[str, int, int], None]:
+    """What shows the stages of an audit on a line of a progress bar."""
+
+    def show(stage: str, done: int, total: int) -> None:
+        steps = "attack models" if stage == "models" else "simulated clients"
+        bar.update(line, description=f"{title}: {steps}", completed=done, total=total)
+
+    return show

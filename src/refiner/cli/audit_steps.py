@@ -1,13 +1,11 @@
 """The steps of `refiner audit`: attacks and threat model from its options, and the audits."""
 
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
-import typer
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from refiner.attacks import Attack, ThreatModel
@@ -21,6 +19,7 @@ from refiner.audit.summary import tuning_text
 from refiner.checks import unknown_name
 from refiner.cli.choices import CAPABILITIES
 from refiner.cli.common import print_line
+from refiner.cli.interrupt import stopped_audit
 from refiner.cli.progress import Rate, progress_bar
 from refiner.defenses import NoDefense, make_defense, short_name
 from refiner.errors import DataError
@@ -148,6 +147,4 @@ def run_plans(
             return audit_all(plans, out, chunk=chunk, control=control, on_pair=show_pair, on_progress=advance)
         except KeyboardInterrupt:
             bar.stop()
-            message = f"stopped after {done} of {len(plans)} audits; run the same command to continue"
-            print(f"refiner: {message}", file=sys.stderr)
-            raise typer.Exit(130) from None
+            raise stopped_audit(done, len(plans)) from None

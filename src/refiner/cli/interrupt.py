@@ -2,6 +2,7 @@
 
 import shlex
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -33,6 +34,18 @@ def stop_on_interrupt(on_request: Callable[[], None]) -> Iterator[Callable[[], b
         yield lambda: requested
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def stopped_audit(done: int, total: int) -> typer.Exit:
+    """Print how far an interrupted audit has come and how to continue, and return the exit with code 130.
+
+    Args:
+        done: Audits that are finished, and kept.
+        total: All audits of the command.
+    """
+    message = f"stopped after {done} of {total} audits; run the same command to continue"
+    print(f"refiner: {message}", file=sys.stderr)
+    return typer.Exit(130)
 
 
 def command_line(context: typer.Context, *more: str) -> str:

@@ -10,8 +10,8 @@ import torch
 import typer
 
 from refiner.audit import MembershipAudit, Protocol, Training, audit_membership
-from refiner.audit.membership_images import load_membership_images
-from refiner.audit.membership_report import (
+from refiner.audit.membership.images import load_membership_images
+from refiner.audit.membership.report import (
     COLUMNS,
     membership_rows,
     membership_sections,
@@ -21,6 +21,7 @@ from refiner.audit.membership_report import (
 from refiner.checks import integer
 from refiner.cli.audit_steps import checked_defenses, threat_model
 from refiner.cli.common import console, print_json, print_line
+from refiner.cli.interrupt import stopped_audit
 from refiner.cli.model_options import parse_numbers
 from refiner.cli.tabular import is_given, print_table
 from refiner.core import Task
@@ -184,6 +185,7 @@ def _run(
             training=training,
             threat=threat,
             seed=given["seed"],
+            folder=Path(given["out"]) / NAME,
         )
         results = _audit_all(audit, methods, defenses, quiet=given["quiet"])
     return results, images.source
@@ -197,18 +199,22 @@ def _audit_all(
     quiet: bool,
 ) -> list[MembershipAudit]:
     """The audits, sorted by defence; those of one method share their control."""
-    results = []
-    for text, attack in methods.items():
-        control = None
-        for defense in ("none", *(name for name in defenses if name != "none")):
-            result = replace(
-                audit(defense=defense, attack=attack, control=control), attack=_shown(text, attack)
-            )
-            control = control or result
-            if defense in defenses:
-                results.append(result)
-            if not quiet:
-                print_line(f"{result.sentence.removesuffix('.')}, {result.seconds:.1f} s")
+    results: list[MembershipAudit] = []
+    order = ("none", *(name for name in defenses if name != "none"))
+    done = 0
+    try:
+        for text, attack in methods.items():
+            control = None
+            for defense in order:
+                result = audit(defense=defense, attack=attack, control=control)
+                result = replace(result, attack=_shown(text, attack))
+                control, done = control or result, done + 1
+                if defense in defenses:
+                    results.append(result)
+                if not quiet:
+                    print_line(f"{result.sentence.removesuffix('.')}, {result.seconds:.1f} s")
+    except KeyboardInterrupt:
+        raise stopped_audit(done, len(methods) * len(order)) from None
     return sorted(results, key=lambda result: defenses.index(result.defense))
 
 

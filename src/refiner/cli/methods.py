@@ -2,7 +2,7 @@
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TypeVar
 
@@ -16,11 +16,19 @@ from refiner.cli.common import console, print_json
 from refiner.defenses import DEFENSES, Defense
 from refiner.describe import Setting, settings_of
 from refiner.errors import PluginWarning
-from refiner.inference import MEMBERSHIP, MembershipAttack
+from refiner.inference import MEMBERSHIP, AttributeInference, MembershipAttack
 from refiner.registry import Registry, dataclass_of, one_line
 
 T = TypeVar("T")
 Facts = Callable[[T], Mapping[str, str]]
+Row = tuple[str, Mapping[str, str], list[Setting]]
+"""Name, facts and settings of one method."""
+ATTRIBUTE = {AttributeInference.name: AttributeInference}
+_MEMBERSHIP = "membership"
+_HEADINGS = {
+    _MEMBERSHIP: f"{_MEMBERSHIP}, as {_MEMBERSHIP}:method=NAME",
+    AttributeInference.name: f"{AttributeInference.name}, with --attribute",
+}
 
 
 def show_defenses(name: str | None, as_json: bool) -> None:
@@ -35,17 +43,35 @@ def show_defenses(name: str | None, as_json: bool) -> None:
 
 
 def show_attacks(name: str | None, as_json: bool) -> None:
-    """Print all attacks, or one in detail."""
-    if name in MEMBERSHIP:
+    """Print all attacks, those on membership and attributes last, or one in detail."""
+    if name is None or name == _MEMBERSHIP:
+        _list_attacks(as_json, only=name)
+    elif name in MEMBERSHIP:
         _show(MEMBERSHIP, "attack", name, _attack_facts, as_json)
-        return
-    _show(ATTACKS, "attack", name, _attack_facts, as_json)
-    if name is None and not as_json:
-        console.print(
-            f"Membership, as membership:method=NAME: {', '.join(MEMBERSHIP)}; see `refiner attacks NAME`.",
-            highlight=False,
-            markup=False,
-        )
+    elif name in ATTRIBUTE:
+        _show(ATTRIBUTE, "attack", name, _attack_facts, as_json)
+    else:
+        _show(ATTACKS, "attack", name, _attack_facts, as_json)
+
+
+def _list_attacks(as_json: bool, only: str | None) -> None:
+    """Print the attacks of all kinds, or those of one."""
+    found: dict[str, tuple[Mapping[str, Callable[..., object]], list[Row]]] = {
+        "reconstruction": (ATTACKS, _rows(ATTACKS, "attack", _attack_facts)),
+        _MEMBERSHIP: (MEMBERSHIP, _rows(MEMBERSHIP, "attack", _attack_facts)),
+        AttributeInference.name: (ATTRIBUTE, _rows(ATTRIBUTE, "attack", _attack_facts)),
+    }
+    records: list[dict[str, object]] = []
+    for kind, (registry, rows) in found.items():
+        if only is not None and kind != only:
+            continue
+        if not as_json:
+            _print_rows(registry, _HEADINGS.get(kind, "attack"), rows)
+        for name, about, settings in rows:
+            option = f"{_MEMBERSHIP}:method={name}" if kind == _MEMBERSHIP else name
+            records.append({**_record(name, registry[name], about, settings), "kind": kind, "option": option})
+    if as_json:
+        print_json(records)
 
 
 def _defense_facts(defense: Defense) -> dict[str, str]:
@@ -53,16 +79,22 @@ def _defense_facts(defense: Defense) -> dict[str, str]:
     return facts | ({"paper": defense.reference} if defense.reference else {})
 
 
-def _attack_facts(attack: Attack | MembershipAttack) -> dict[str, str]:
+def _attack_facts(attack: Attack | MembershipAttack | AttributeInference) -> dict[str, str]:
     facts = {"needs": ", ".join(sorted(attack.needs)) or "nothing"}
     return facts | ({"paper": attack.reference} if attack.reference else {})
 
 
-def _show(registry: Registry[T], what: str, name: str | None, facts: Facts[T], as_json: bool) -> None:
+def _show(
+    registry: Mapping[str, Callable[..., T]], what: str, name: str | None, facts: Facts[T], as_json: bool
+) -> None:
     if name is not None and name not in registry:
         raise unknown_name(name, registry, what)
     if name is None:
-        _list_all(registry, what, facts, as_json)
+        rows = _rows(registry, what, facts)
+        if as_json:
+            print_json([_record(each, registry[each], about, settings) for each, about, settings in rows])
+        else:
+            _print_rows(registry, what, rows)
     elif as_json:
         make = registry[name]
         print_json(_record(name, make, facts(make()), settings_of(make)))
@@ -93,12 +125,13 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def _list_all(registry: Registry[T], what: str, facts: Facts[T], as_json: bool) -> None:
+def _rows(registry: Mapping[str, Callable[..., T]], what: str, facts: Facts[T]) -> list[Row]:
+    """All methods that give their facts and settings."""
+    return [row for row in (_describe(registry, what, name, facts) for name in registry) if row is not None]
+
+
+def _print_rows(registry: Mapping[str, Callable[..., object]], what: str, rows: Sequence[Row]) -> None:
     first_of_class: dict[type, tuple[str, list[Setting]]] = {}
-    rows = [row for row in (_describe(registry, what, name, facts) for name in registry) if row is not None]
-    if as_json:
-        print_json([_record(name, registry[name], about, settings) for name, about, settings in rows])
-        return
     table = _table(what, "settings", ", ".join(key for key in rows[0][1] if key != "paper"))
     for name, about, settings in rows:
         make = registry[name]
@@ -121,14 +154,12 @@ def _list_all(registry: Registry[T], what: str, facts: Facts[T], as_json: bool) 
     console.print(table, highlight=False)
 
 
-def _describe(
-    registry: Registry[T], what: str, name: str, facts: Facts[T]
-) -> tuple[str, Mapping[str, str], list[Setting]] | None:
+def _describe(registry: Mapping[str, Callable[..., T]], what: str, name: str, facts: Facts[T]) -> Row | None:
     """Name, facts and settings of one method; None, with a warning, for a plug-in that fails to give them."""
     try:
         return name, facts(registry[name]()), settings_of(registry[name])
     except Exception as error:  # third-party code may raise anything, and must not stop the others
-        if name in registry.builtin_names():
+        if not isinstance(registry, Registry) or name in registry.builtin_names():
             raise
         warnings.warn(f"{what} = {name!r}: not listed ({one_line(error)})", PluginWarning, stacklevel=2)
         return None

@@ -12,10 +12,10 @@ import typer
 
 from refiner.attacks import ThreatModel, attack_with_iterations
 from refiner.audit.auto_attacks import AUTO
-from refiner.audit.table_attacks import attack_undefended
-from refiner.audit.table_audit import audit_table
-from refiner.audit.table_report import COLUMNS, strongest, table_rows, write_table_report
-from refiner.audit.table_result import TableAudit
+from refiner.audit.table.attacks import attack_undefended
+from refiner.audit.table.audit import audit_table
+from refiner.audit.table.report import COLUMNS, strongest, table_rows, write_table_report
+from refiner.audit.table.result import TableAudit
 from refiner.checks import integer
 from refiner.cli.common import console, print_json, print_line
 from refiner.cli.tabular import check_table_options, load_table, print_table, table_task

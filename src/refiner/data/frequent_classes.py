@@ -7,19 +7,20 @@ from refiner.data.image_dataset import ImageDataset
 from refiner.errors import DataError
 
 
-def frequent_classes(data: ImageDataset, least: int) -> ImageDataset:
+def frequent_classes(data: ImageDataset, least: int, most: int | None = None) -> ImageDataset:
     """The images of those classes that have at least `least` of them, with the classes numbered anew.
 
     Args:
         data: The dataset.
         least: The fewest images of a class.
+        most: The most images of a class; None for any number.
 
     Returns:
         The images in their order. Classes keep their order too; the first that is left is class 0.
 
     Raises:
         DataError: No class has so many images.
-        SettingError: `least` is not an integer ≥ 1.
+        SettingError: `least` or `most` is not an integer ≥ 1.
 
     >>> pixels, labels = torch.zeros(5, 3, 4, 4, dtype=torch.uint8), torch.tensor([2, 0, 1, 2, 0])
     >>> data = frequent_classes(ImageDataset(pixels, labels, 3, "people", "all", ("Al", "Bo", "Cy")), 2)
@@ -28,6 +29,11 @@ def frequent_classes(data: ImageDataset, least: int) -> ImageDataset:
     """
     counts = data.labels.bincount(minlength=data.classes)
     kept = (counts >= integer("least", least, 1)).nonzero()[:, 0]
+    if most is not None:
+        kept = kept[counts[kept] <= integer("most", most, least)]
+        if not len(kept):
+            expected = f"a number from {least} on that some class has as its number of images"
+            raise DataError(field="most", value=most, expected=expected)
     if not len(kept):
         raise DataError(
             field="least", value=least, expected=f"at most {int(counts.max())}, the most images of a class"

@@ -136,7 +136,7 @@ class RecUP(GradientTransform):
             SettingError: There are none.
         """
         if self._zoo is None:
-            fit = "RecUP.fit(…).save(PATH), then recup:file=PATH"
+            fit = "`refiner recup fit` or RecUP.fit(…).save(PATH), then recup:file=PATH"
             problem = f"recup needs fitted attribute classifiers; fit them with {fit}"
             raise SettingError(field="file", value=None, expected="a file of RecUP.save", problem=problem)
         return self._zoo

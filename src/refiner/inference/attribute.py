@@ -86,7 +86,7 @@ class AttributeInference:
         *,
         shares: bool = False,
         seed: int = 0,
-        on_clients: Callable[[int, int], None] = lambda done, total: None,
+        on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
     ) -> AttributePrediction:
         """Return what the uploads of the victims say about the attribute.
 
@@ -97,7 +97,8 @@ class AttributeInference:
             shares: Whether to predict the share of images with value 1 in mixed batches; else whether all
                 images of a batch have value 1, or all have value 0.
             seed: Seed of everything random.
-            on_clients: Called with the number of simulated clients done, and their total.
+            on_progress: Called with "clients" or "models", how many simulated clients or attack models are
+                done, and their total.
 
         Returns:
             The scores of the victims.
@@ -120,12 +121,14 @@ class AttributeInference:
                 if not summary.is_fitted:
                     summary.fit(uploads.gradients[0])
                 chunks.append(summary(uploads.gradients[0]))
-                on_clients(before + rows.stop, total)
+                on_progress("clients", before + rows.stop, total)
             inputs.append(torch.cat(chunks))
             before += len(inputs[-1])
         targets = [part.targets(rows).to(inputs[0]) for part, rows in zip(parts, passes, strict=True)]
         models: dict[str, Callable[[Tensor], Tensor]] = {}
-        for title, columns in _parts(summary.widths).items():
+        parts_of_upload = _parts(summary.widths)
+        for title, columns in parts_of_upload.items():
+            on_progress("models", len(models), 2 * len(parts_of_upload))
             chosen = [values[:, columns] for values in inputs]
             models[f"ridge{title}"] = _on_columns(_ridge(chosen, targets), columns)
             network = self._network(chosen[0], targets[0], derive_seed(seed, "network", title))
@@ -212,7 +215,7 @@ def _ridge(inputs: list[Tensor], targets: list[Tensor]) -> Callable[[Tensor], Te
     best = coefficients(min(_PENALTIES, key=errors))
 
     def predict(values: Tensor) -> Tensor:
-        return (target_mean + (values.double() - mean) @ best).float().clamp(-1, 2)
+        return (target_mean + (values.double() - mean) @ best).float().nan_to_num(0.5).clamp(-1, 2)
 
     return predict
 

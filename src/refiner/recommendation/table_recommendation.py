@@ -9,9 +9,9 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.audit.duration import time_text
-from refiner.audit.table_attacks import attack_undefended
-from refiner.audit.table_audit import audit_table
-from refiner.audit.table_result import TableAudit
+from refiner.audit.table.attacks import attack_undefended
+from refiner.audit.table.audit import audit_table
+from refiner.audit.table.result import TableAudit
 from refiner.core.task import Task
 from refiner.defenses import NoDefense, make_defense
 from refiner.errors import DataError, ProtectionError, RefinerError

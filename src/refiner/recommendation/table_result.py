@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from refiner import checks
-from refiner.audit.table_result import TableAudit
+from refiner.audit.table.result import TableAudit
 from refiner.metrics import Share
 from refiner.recommendation.price import Price
 from refiner.recommendation.result import training_lines

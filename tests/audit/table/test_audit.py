@@ -13,7 +13,7 @@ from refiner.audit import audit_table
 from refiner.core import Task
 from refiner.errors import DataError
 
-FILE = Path(__file__).parents[2] / "examples" / "breast_cancer.csv"
+FILE = Path(__file__).parents[3] / "examples" / "breast_cancer.csv"
 
 
 def patients() -> tuple[Tensor, Tensor]:

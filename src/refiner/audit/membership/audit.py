@@ -1,8 +1,9 @@
 """Audit of membership: do a client's uploads tell which samples it trained on?"""
 
 import time
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,10 +11,12 @@ from torch import Tensor
 from refiner import checks
 from refiner.attacks import ThreatModel
 from refiner.audit.attacker_images import AttackerImages, checked_pool
-from refiner.audit.membership_result import MembershipAudit
-from refiner.audit.membership_uploads import Training, round_simulator, round_uploads
+from refiner.audit.kept_scores import ScoreSettings
+from refiner.audit.membership.result import MembershipAudit
+from refiner.audit.membership.uploads import Training, round_simulator, round_uploads
 from refiner.audit.public_images import are_others
 from refiner.audit.seeds import SEED_OFFSET, VICTIMS
+from refiner.audit.serialization import from_json_number, to_json_value
 from refiner.core.task import Task
 from refiner.defenses import Defense, NoDefense, make_defense
 from refiner.errors import DataError
@@ -44,6 +47,7 @@ def audit_membership(
     threat: ThreatModel | None = None,
     seed: int = 0,
     control: MembershipAudit | None = None,
+    folder: Path | None = None,
 ) -> MembershipAudit:
     """Measure how well an attack tells the samples that a client trained on from others of the same kind.
 
@@ -65,6 +69,8 @@ def audit_membership(
         seed: Seed of everything random.
         control: The result of the same attack on the same clients and seed without a defence; by default it
             is computed.
+        folder: Where the scores of every defence are kept; those that are there already are not computed
+            again, so that an audit that was interrupted continues.
 
     Returns:
         The scores, their ROC curve and AUC, and a verdict.
@@ -94,13 +100,32 @@ def audit_membership(
     if control is None and not is_undefended:
         control = audit_membership(
             task, x, y, non_members=non_members, public=public, defense="none", attack=attacker,
-            training=training, threat=threat, seed=seed,
+            training=training, threat=threat, seed=seed, folder=folder,
         )  # fmt: skip
     if control is not None:
         _check_control(control, attacker.name, clients)
-    start = time.perf_counter()
-    scores, blind = _scores(
-        task, defender, attacker, granted, clients, training, seed, with_blind=control is None
+    with_blind = control is None
+    settings = ScoreSettings.of(
+        folder, task, {"x": x, "y": y, **_candidates_by_name(clients)}, attack=attacker.name,
+        attack_settings=attacker.settings(), threat=granted, seed=seed,
+        further={"training": asdict(training), "blind baseline": with_blind},
+    )  # fmt: skip
+
+    def score() -> dict[str, object]:
+        start = time.perf_counter()
+        scores, blind = _scores(
+            task, defender, attacker, granted, clients, training, seed, with_blind=with_blind
+        )
+        # A score that is not finite is no number in JSON.
+        return {
+            "scores": to_json_value(scores.tolist()),
+            "blind": None if blind is None else blind._asdict(),
+            "seconds": time.perf_counter() - start,
+        }
+
+    kept = settings.kept(task, defender, score)
+    scores = torch.tensor(
+        [[from_json_number(value) for value in row] for row in kept["scores"]], dtype=torch.float64
     )
     inside, outside = scores[:, : clients.members], scores[:, clients.members :]
     auc = area_under_curve(inside, outside)
@@ -114,9 +139,9 @@ def audit_membership(
         members=inside,
         non_members=outside,
         undefended=auc if control is None else control.undefended,
-        blind=blind if control is None else control.blind,
+        blind=_estimate(kept["blind"]) if control is None else control.blind,
         same_labels=_have_same_labels(clients),
-        seconds=time.perf_counter() - start,
+        seconds=kept["seconds"],
     )
 
 
@@ -146,6 +171,20 @@ def _scores(
         return score(0), None
     blind = score(1)
     return score(0), area_under_curve(blind[:, : clients.members], blind[:, clients.members :])
+
+
+def _candidates_by_name(clients: _Clients) -> dict[str, Tensor | None]:
+    public = clients.public
+    return {
+        "candidates": clients.candidates.x,
+        "candidates' labels": clients.candidates.y,
+        "public images": None if public is None else public.images,
+        "public labels": None if public is None else public.labels,
+    }
+
+
+def _estimate(kept: dict[str, Any] | None) -> Estimate | None:
+    return None if kept is None else Estimate(kept["value"], kept["low"], kept["high"])
 
 
 def _checked(

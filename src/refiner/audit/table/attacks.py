@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from refiner.audit.table_result import REVEALED, TableAudit
+from refiner.audit.table.result import REVEALED, TableAudit
 from refiner.errors import RefinerError
 
 # Attacks by optimisation are slower here, and weaker against every defence: only where the others fail.

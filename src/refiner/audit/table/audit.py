@@ -10,7 +10,7 @@ from refiner.attacks import Attack, ThreatModel, make_attack
 from refiner.audit.attacker_images import AttackerImages
 from refiner.audit.bootstrap import mean_interval
 from refiner.audit.seeds import SEED_OFFSET, VICTIMS
-from refiner.audit.table_result import FeatureError, TableAudit
+from refiner.audit.table.result import FeatureError, TableAudit
 from refiner.audit.uploads import simulator, uploads
 from refiner.core.task import Task
 from refiner.defenses import Defense, NoDefense, make_defense

@@ -2,7 +2,9 @@
 
 import json
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -10,13 +12,15 @@ from torch import Tensor, nn
 
 from refiner import DataError, Task
 from refiner.attacks import ThreatModel
-from refiner.audit import AttributeAudit, audit_attribute
+from refiner.audit import AttributeAudit, audit_attribute, write_attribute_report
+from refiner.audit.attribute.report import attribute_sections
 from refiner.defenses import DPGaussian
 from refiner.errors import ThreatModelError
 from refiner.inference import AttributeInference, Interval
 
 ATTACK = AttributeInference(clients=120, epochs=3)
 CLIENTS, BATCH = 40, 2
+NAMED = {"attribute": "attribute"}
 
 
 @pytest.fixture(scope="module")
@@ -77,6 +81,37 @@ def _mixed_images() -> tuple[Tensor, Tensor, Tensor]:
     return x, torch.randint(0, 3, (CLIENTS * BATCH,), generator=generator), value
 
 
+def test_finished_scores_are_read_and_not_computed_again(
+    setting: dict[str, Any], undefended: AttributeAudit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stages: list[str] = []
+    audit = partial(audit_attribute, **setting, defense="none", folder=tmp_path)
+    first = audit(on_progress=lambda stage, done, total: stages.append(stage))
+    assert set(stages) == {"clients", "models"} and first.record() == {**undefended.record(), **NAMED}
+    (file,) = tmp_path.iterdir()
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(AttributeInference, "infer", refuse)
+    assert audit().record() == first.record()
+    for changed in ({"seed": 1}, {"defense": "gq:bits=4"}, {"y": setting["y"].flip(0)}):
+        with pytest.raises(KeyboardInterrupt):
+            audit(**changed)
+    file.write_text(file.read_text().replace("0.", "1.", 1))
+    with pytest.raises(DataError, match="remove it to run this audit again") as raised:
+        audit()
+    assert "\n" not in str(raised.value)
+
+
+def test_the_report_has_the_curve_of_every_defence(undefended: AttributeAudit, tmp_path: Path) -> None:
+    defended = replace(undefended, defense="gq", scores=-undefended.scores)
+    page = write_attribute_report(tmp_path / "report.html", [undefended, defended]).read_text()
+    assert page.count('class="band"') == 2 and "dashed: without a defence" in page
+    mixed = replace(undefended, auc=None, r2=Interval(0.2, -0.1, 0.4), mae=0.1, blind_mae=0.2)
+    assert mixed.curve is None and len(attribute_sections([mixed])) == 1
+
+
 def test_wrong_data_are_one_line(setting: dict[str, Any], undefended: AttributeAudit) -> None:
     x, y, value = setting["public"]
     own = (torch.cat([x, setting["x"][0]]), torch.cat([y, y[:2]]), torch.cat([value, value[:2]]))
@@ -92,6 +127,10 @@ def test_wrong_data_are_one_line(setting: dict[str, Any], undefended: AttributeA
         ({"attribute": 2 * setting["attribute"]}, "attribute = 2: expected 0 or 1"),
         ({"attribute": value}, r"attribute = .* for every client, \[40\], or for every image, \[40, 2\]"),
         ({"x": setting["x"][0]}, r"x = .*: expected images \[V, B, 12\]"),
+        (
+            {"x": setting["x"][:6], "y": setting["y"][:6], "attribute": torch.arange(12).view(6, 2) % 2},
+            "clients = 6: expected 10 or more: with fewer the interval of R² says nothing",
+        ),
         ({"y": y}, "y = .*: expected torch.int64 labels"),
         ({"task": None}, "task = None: expected a Task"),
         ({"control": replace(undefended, defense="gq")}, "control = .*: expected the result for the same"),

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from refiner.audit.membership_result import CHANCE, MembershipAudit
-from refiner.metrics import clopper_pearson
+from refiner.audit.membership.result import CHANCE, MembershipAudit
+from refiner.audit.roc_series import roc_series
 from refiner.report import Cell, Page, RocPlot, RocSeries, Section, Table, write_page
 
 COLUMNS = (
@@ -111,9 +111,4 @@ def write_membership_report(path: Path, results: Sequence[MembershipAudit], sour
 
 
 def _series(result: MembershipAudit, name: str) -> RocSeries:
-    total = result.members.numel()
-    points = []
-    for fpr, tpr in zip(result.curve.fpr.tolist(), result.curve.tpr.tolist(), strict=True):
-        low, high = clopper_pearson(round(tpr * total), total)
-        points.append((fpr, tpr, low, high))
-    return RocSeries(name, points)
+    return roc_series(name, result.curve, result.members.numel())

@@ -9,7 +9,7 @@ from tests.inference.membership_scene import BATCH, make_scene
 
 from refiner.attacks import ThreatModel
 from refiner.audit import Protocol, Training, audit_membership, pair_by_label
-from refiner.audit.membership_uploads import round_simulator, round_uploads
+from refiner.audit.membership.uploads import round_simulator, round_uploads
 from refiner.core.flat_parameters import get_parameters
 from refiner.defenses import NoDefense, make_defense
 from refiner.errors import DataError, RefinerError

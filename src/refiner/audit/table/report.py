@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from refiner.audit.table_result import TableAudit
+from refiner.audit.table.result import TableAudit
 from refiner.report import Cell, Page, Table, write_page
 
 COLUMNS = ("defence", "attack", "error", "undefended", "leaks most", "its error", "identified", "verdict")

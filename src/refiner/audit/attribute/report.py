@@ -1,11 +1,13 @@
 """The table of an audit of attribute inference, and its page."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from refiner.audit.attribute_result import AttributeAudit
-from refiner.report import Cell, Page, Table, write_page
+from refiner.audit.attribute.result import AttributeAudit
+from refiner.audit.roc_series import roc_series
+from refiner.report import Cell, Page, RocPlot, RocSeries, Section, Table, write_page
 
 COLUMNS = ("defence", "attribute", "score", "95 % interval", "undefended", "accuracy or error", "verdict")
 DEFINITIONS = (
@@ -51,6 +53,30 @@ def attribute_rows(results: Sequence[AttributeAudit]) -> list[list[str | Cell]]:
     return rows
 
 
+def attribute_sections(results: Sequence[AttributeAudit]) -> list[Section]:
+    """Return a table of all audits, and the ROC curve of each defence beside that without one.
+
+    Args:
+        results: The audits of one attribute; mixed batches have no ROC curve.
+    """
+    rows = attribute_rows(results)
+    sections: list[Section] = [
+        Table("What every defence leaves", COLUMNS, rows, definitions=list(DEFINITIONS))
+    ]
+    curves = [(result.defense, series) for result in results if (series := _series(result)) is not None]
+    undefended = [replace(series, name="without a defence") for name, series in curves if name == "none"]
+    for name, series in curves:
+        others = [] if name == "none" else undefended
+        sections.append(RocPlot(f"Clients with the attribute found: {name}", [series, *others]))
+    return sections
+
+
+def _series(result: AttributeAudit) -> RocSeries | None:
+    if result.curve is None:
+        return None
+    return roc_series(result.defense, result.curve, int((result.actual > 0.5).sum()))
+
+
 def write_attribute_report(path: Path, results: Sequence[AttributeAudit], source: str = "") -> Path:
     """Write the audits of one attribute as a self-contained HTML file.
 
@@ -75,11 +101,7 @@ def write_attribute_report(path: Path, results: Sequence[AttributeAudit], source
             ("public images", f"{first.public:,}"),
             *([("images from", source)] if source else []),
         ],
-        sections=[
-            Table(
-                "What every defence leaves", COLUMNS, attribute_rows(results), definitions=list(DEFINITIONS)
-            )
-        ],
+        sections=attribute_sections(results),
         made=datetime.now(UTC).replace(microsecond=0),
     )
     return write_page(path, page)

@@ -68,6 +68,7 @@ def load_attribute_clients(
     batch: int = 8,
     shares: bool = False,
     least_images: int | None = None,
+    most_images: int | None = None,
     seed: int = 0,
 ) -> AttributeClients:
     """Return clients of a dataset who differ in an attribute, and public people, nobody on both sides.
@@ -87,6 +88,7 @@ def load_attribute_clients(
         shares: Whether batches are mixed.
         least_images: Only people with at least so many images; 5 by default. For `person` the batch size, so
             that every client has one person's images: else one face or many would tell clients apart.
+        most_images: Only people with at most so many images; any number by default.
         seed: Seed of all choices.
 
     Returns:
@@ -101,7 +103,7 @@ def load_attribute_clients(
     loaded = load_data(data, root=root)
     is_person = attribute == PERSON
     least = least_images if least_images is not None else batch if is_person else _LEAST_IMAGES
-    people = frequent_classes(loaded, least)
+    people = frequent_classes(loaded, least, most_images)
     labelled = _person_of(people) if is_person else _attribute_of(people, attribute)
     is_private = _half_of_people(labelled, seed)
     own = torch.where(is_private, labelled.values, -1)

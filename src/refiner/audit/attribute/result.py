@@ -6,6 +6,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from refiner.inference import Interval
+from refiner.metrics import RocCurve, roc_curve
 
 AttributeLevel = Literal["found", "not found", "no verdict"]
 
@@ -46,6 +47,14 @@ class AttributeAudit:
     public: int
     scores: Tensor
     actual: Tensor
+
+    @property
+    def curve(self) -> RocCurve | None:
+        """The ROC curve; None for mixed batches."""
+        if self.auc is None:
+            return None
+        has_it = self.actual > 0.5
+        return roc_curve(self.scores[None, has_it], self.scores[None, ~has_it])
 
     @property
     def score(self) -> Interval:

@@ -1,6 +1,8 @@
 """Audit of attribute inference: whether uploads reveal a property of a client that is not the task."""
 
 from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -9,7 +11,8 @@ from refiner import checks
 from refiner.attacks import ThreatModel
 from refiner.attacks.simulation import check_public_images
 from refiner.audit.attacker_images import AttackerImages
-from refiner.audit.attribute_result import AttributeAudit
+from refiner.audit.attribute.result import AttributeAudit
+from refiner.audit.kept_scores import ScoreSettings
 from refiner.audit.public_images import are_others
 from refiner.audit.seeds import SEED_OFFSET, VICTIMS
 from refiner.audit.uploads import simulator, uploads
@@ -26,7 +29,10 @@ from refiner.inference import (
     explained_variance,
 )
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[str, int, int], None]
+"""Called with the stage ("control", "clients" or "models"), the steps done, and their total."""
+# Of fewer the bootstrap draws the same few clients again and again, and its interval is too narrow.
+_FEWEST_FOR_SHARES = 10
 
 
 def audit_attribute(
@@ -43,7 +49,8 @@ def audit_attribute(
     threat: ThreatModel | None = None,
     seed: int = 0,
     control: AttributeAudit | None = None,
-    on_progress: Progress = lambda done, total: None,
+    folder: Path | None = None,
+    on_progress: Progress = lambda stage, done, total: None,
 ) -> AttributeAudit:
     """Measure how well an attribute of clients can be inferred from the uploads of a defence.
 
@@ -66,7 +73,10 @@ def audit_attribute(
             the defence the attack model is trained on undefended uploads.
         seed: Seed of everything random.
         control: The result for the same clients, model and seed without a defence; by default it is computed.
-        on_progress: Called with the number of simulated clients done, and their total.
+        folder: Where the scores of every defence are kept; those that are there already are not computed
+            again, so that an audit that was interrupted continues.
+        on_progress: Called with the stage, the steps done and their total: "clients" that are simulated, and
+            attack "models" that are trained; "control" for the clients that are simulated without a defence.
 
     Returns:
         The scores with their intervals, and the verdict.
@@ -93,26 +103,45 @@ def audit_attribute(
     x, actual = _checked_clients(task, x, y, attribute)
     images, values = _checked_public(task, x, public, groups)
     shares = attribute.ndim == 2
+    if shares and len(x) < _FEWEST_FOR_SHARES:
+        expected = f"{_FEWEST_FOR_SHARES} or more: with fewer the interval of R² says nothing"
+        raise DataError(field="clients", value=len(x), expected=expected)
+    data = {
+        **{"x": x, "y": y, "attribute": attribute, "public images": images.images},
+        **{"public labels": images.labels, "public attribute": values.values, "public groups": values.groups},
+    }
+    settings = ScoreSettings.of(
+        folder, task, data, attack=attacker.name, attack_settings=asdict(attacker), threat=granted, seed=seed
+    )
 
-    def predict(defense: Defense) -> AttributePrediction:
-        _, observation = uploads(task, defense, x, y, labels=False, seed=seed + VICTIMS)
-        simulated = simulator(task, defense if granted.defense else NoDefense(), images)
-        assert simulated is not None
-        return attacker.infer(
-            observation, simulated, values, shares=shares, seed=seed, on_clients=on_progress
-        )
+    def predict(defense: Defense, on_progress: Progress) -> AttributePrediction:
+        def infer() -> dict[str, object]:
+            _, observation = uploads(task, defense, x, y, labels=False, seed=seed + VICTIMS)
+            simulated = simulator(task, defense if granted.defense else NoDefense(), images)
+            assert simulated is not None
+            found = attacker.infer(
+                observation, simulated, values, shares=shares, seed=seed, on_progress=on_progress
+            )
+            return {**vars(found), "scores": found.scores.tolist()}
+
+        kept = settings.kept(task, defense, infer)
+        return AttributePrediction(**{**kept, "scores": torch.tensor(kept["scores"])})
+
+    def show_control(stage: str, done: int, total: int) -> None:
+        if stage == "clients":
+            on_progress("control", done, total)
 
     def measured(prediction: AttributePrediction) -> Interval:
         if shares:
             return explained_variance(prediction.scores, actual, prediction.blind)
         return auc_interval(prediction.scores, actual > 0.5)
 
-    found = predict(defender)
+    found = predict(defender, on_progress)
     score = measured(found)
     if isinstance(defender, NoDefense):
         undefended = score
     elif control is None:
-        undefended = measured(predict(NoDefense()))
+        undefended = measured(predict(NoDefense(), show_control))
     else:
         undefended = _checked_control(control, actual, shares)
     return AttributeAudit(

@@ -1,0 +1,163 @@
+"""Plot of what inference attacks find against the accuracy that a defence keeps, from committed rows.
+
+    python benchmarks/inference_plot.py docs/results docs/results/inference.png
+
+Reads inference.jsonl and inference-training.jsonl (`inference_comparison.py`). A panel is a question and a
+model, a line a defence over its strengths. Across: accuracy in percent of undefended training (PMM), the mean
+over the seeds that were trained. Up: the AUC of the attack, the mean over seeds, with its 95 % interval;
+small dots are single seeds. A setting that was not trained is not drawn. Needs matplotlib, from the extra
+`plot`. docs/attributes.md and docs/membership.md say what is asked.
+"""
+
+import argparse
+import json
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import stdev
+from typing import Any
+
+from inference_questions import TRAINED_ON
+
+COLOURS = {
+    "none": "#1b1c1e",
+    "refiner": "#d62728",
+    "refiner:search=never": "#ff9da7",
+    "refiner-paper": "#f28e2b",
+    "soteria": "#4e79a7",
+    "recup": "#59a14f",
+    "dp-gaussian": "#76b7b2",
+}
+TITLES = {
+    "membership": "membership, CIFAR-10",
+    "membership-lfw": "membership, LFW",
+    "gender": "gender, LFW",
+    "person": "one man or others, LFW",
+}
+Row = dict[str, Any]
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a `.jsonl` file."""
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def family(defense: str) -> str:
+    """The line that a defence belongs to.
+
+    >>> family("refiner:search=never,alpha=1"), family("soteria:rate=0.9")
+    ('refiner:search=never', 'soteria')
+    """
+    name = defense.partition(":")[0]
+    return "refiner:search=never" if name == "refiner" and "search=never" in defense else name
+
+
+def pmm(trainings: Sequence[Row]) -> dict[tuple[str, str, str], float]:
+    """Accuracy in percent of the undefended training of the same seed, by task, model and defence."""
+    kinds = ("trained on", "model", "batch", "rounds", "lr", "seed")
+    plain = {tuple(row[k] for k in kinds): row["accuracy"] for row in trainings if row["defense"] == "none"}
+    found = defaultdict(list)
+    for row in trainings:
+        reference = plain.get(tuple(row[k] for k in kinds))
+        if reference:
+            key = (row["trained on"], row["model"], row["defense"])
+            found[key].append(100 * row["accuracy"] / reference)
+    return {key: sum(values) / len(values) for key, values in found.items()}
+
+
+def points(attacks: Sequence[Row], trainings: Sequence[Row]) -> list[Row]:
+    """One point for each question, model and defence that was attacked and trained.
+
+    The interval of a mean over seeds adds the squares of the seeds' intervals, as their clients and weights
+    are drawn anew; where the seeds differ more than that, it is the interval of their own mean.
+    """
+    kept = pmm(trainings)
+    groups = defaultdict(list)
+    for row in attacks:
+        groups[row["question"], row["model"], row["defense"]].append(row)
+    found = []
+    for (question, model, defense), rows in groups.items():
+        utility = kept.get((TRAINED_ON[question], model, defense))
+        if utility is None:
+            continue
+        count = len(rows)
+        area = sum(row["AUC"] for row in rows) / count
+        between = 1.96 * stdev(row["AUC"] for row in rows) / math.sqrt(count) if count > 1 else 0.0
+        below = max(between, math.sqrt(sum((row["AUC"] - row["AUC low"]) ** 2 for row in rows)) / count)
+        above = max(between, math.sqrt(sum((row["AUC high"] - row["AUC"]) ** 2 for row in rows)) / count)
+        found.append(
+            {
+                **{"question": question, "model": model, "family": family(defense), "pmm": utility},
+                **{"auc": area, "below": below, "above": above, "seeds": [row["AUC"] for row in rows]},
+            }
+        )
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("results", type=Path, help="the folder of inference.jsonl")
+    parser.add_argument("out", type=Path, help="a .png file")
+    options = parser.parse_args(argv)
+    from matplotlib.figure import Figure
+
+    drawn = points(
+        read(options.results / "inference.jsonl"), read(options.results / "inference-training.jsonl")
+    )
+    questions = [name for name in TITLES if any(point["question"] == name for point in drawn)]
+    models = sorted({point["model"] for point in drawn})
+    size = (max(5.0, 4.2 * len(questions)), 0.9 + 3.4 * len(models))
+    figure = Figure(figsize=size, dpi=140, layout="constrained")
+    figure.suptitle("What an attack finds against the accuracy that the defence keeps")
+    panels = figure.subplots(len(models), len(questions), squeeze=False, sharey=True)
+    for model, line in zip(models, panels, strict=True):
+        for question, axes in zip(questions, line, strict=True):
+            own = [p for p in drawn if (p["question"], p["model"]) == (question, model)]
+            _draw(axes, own)
+            axes.set_title(f"{TITLES[question]}, {model}", fontsize=10)
+            axes.set_xlabel("accuracy relative to undefended training, %")
+        line[0].set_ylabel("AUC of the attack, with its 95 % interval")
+    labels = {
+        label: handle
+        for axes in figure.axes
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    order = [name for name in COLOURS if name in labels]
+    figure.legend(
+        [labels[name] for name in order],
+        order,
+        loc="outside lower center",
+        ncols=min(len(order), 4),
+        frameon=False,
+    )
+    figure.savefig(options.out)
+
+
+def _draw(axes: Any, own: Sequence[Row]) -> None:
+    """One panel: a line with bars for every defence."""
+    axes.axhline(0.5, color="#5b5e63", linewidth=1)
+    axes.annotate("chance", (0, 0.5), (2, 3), ("axes fraction", "data"), "offset points", color="#5b5e63")
+    for name, colour in reversed(COLOURS.items()):  # the reference is drawn last, on top
+        line = [point for point in own if point["family"] == name]  # by strength, as the rows are
+        if not line:
+            continue
+        x, y = ([point[key] for point in line] for key in ("pmm", "auc"))
+        bars = [[point[key] for point in line] for key in ("below", "above")]
+        axes.errorbar(
+            x, y, bars, color=colour, marker="o", markersize=4, capsize=2, linewidth=1.2, label=name
+        )
+        for point in line:
+            if len(point["seeds"]) > 1:
+                axes.plot(
+                    [point["pmm"]] * len(point["seeds"]), point["seeds"], ".", color=colour, markersize=2
+                )
+    axes.grid(color="#d8d5cc", linewidth=0.7)
+    # A training that fails to converge keeps little; noise can also help a little.
+    axes.set(xlim=(-3, max([103, *(point["pmm"] + 3 for point in own)])), ylim=(0.2, 1.02))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""The benchmarks of inference: clients that chose no setting, and the points of the comparison's figure."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture(autouse=True)
+def _benchmarks_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Benchmarks import each other by name, as they do when run as scripts."""
+    monkeypatch.syspath_prepend(FOLDER)
+
+
+def test_candidates_are_none_of_those_on_which_settings_were_chosen() -> None:
+    from evaluation_splits import unseen_candidates
+    from refiner.inference import pair_by_label
+
+    labels = torch.arange(50_000) % 10
+    victims = torch.arange(40_000, 50_000)
+    seen = torch.cat(pair_by_label(victims, labels[victims], 64, 16, seed=0)[:2]).flatten()
+    candidates = unseen_candidates(labels)
+    assert int(candidates.min()) >= 45_000 and not bool(torch.isin(candidates, seen).any())
+    assert len(candidates) == 5_000 - int((seen >= 45_000).sum())
+
+
+def test_a_point_is_a_mean_over_seeds_with_its_own_training() -> None:
+    from inference_plot import points
+
+    kinds = {"trained on": "lfw-identity", "model": "lenet", "batch": 8, "rounds": 5, "lr": 0.2}
+    trainings = [
+        {**kinds, "defense": defense, "seed": seed, "accuracy": accuracy}
+        for defense, seed, accuracy in (("none", 1, 0.5), ("gq", 1, 0.4), ("none", 2, 0.4), ("gq", 2, 0.4))
+    ]
+    attacks = [
+        {"question": "gender", "model": "lenet", "defense": defense, "AUC": auc}
+        | {"AUC low": auc - 0.3, "AUC high": auc + 0.4}
+        for defense, auc in (("gq", 0.5), ("gq", 0.6), ("pruning", 0.5))
+    ]
+    # Pruning was not trained.
+    (point,) = points(attacks, trainings)
+    assert point["pmm"] == pytest.approx(90) and point["auc"] == pytest.approx(0.55)
+    assert point["below"] == pytest.approx(0.3 / 2**0.5) and point["above"] == pytest.approx(0.4 / 2**0.5)
+
+
+def test_rows_that_are_there_are_not_measured_again(tmp_path: Path) -> None:
+    from inference_comparison import Rows
+
+    rows = Rows(tmp_path / "rows.jsonl")
+    rows.add({"defense": "none", "seed": 1, "AUC": 0.9})
+    again = Rows(tmp_path / "rows.jsonl")
+    assert again.has({"defense": "none", "seed": 1}) and not again.has({"defense": "none", "seed": 2})
