@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 import typer
+from rich.progress import Progress, TaskID
 
 from refiner.audit import MembershipAudit, Protocol, Training, audit_membership
 from refiner.audit.membership.images import load_membership_images
@@ -20,9 +21,10 @@ from refiner.audit.membership.report import (
 )
 from refiner.checks import integer
 from refiner.cli.audit_steps import checked_defenses, threat_model
-from refiner.cli.common import console, print_json, print_line
+from refiner.cli.common import console, print_json
 from refiner.cli.interrupt import stopped_audit
 from refiner.cli.model_options import parse_numbers
+from refiner.cli.progress import progress_bar
 from refiner.cli.tabular import is_given, print_table
 from refiner.core import Task
 from refiner.core.determinism import deterministic_algorithms
@@ -201,21 +203,33 @@ def _audit_all(
     """The audits, sorted by defence; those of one method share their control."""
     results: list[MembershipAudit] = []
     order = ("none", *(name for name in defenses if name != "none"))
-    done = 0
-    try:
-        for text, attack in methods.items():
-            control = None
-            for defense in order:
-                result = audit(defense=defense, attack=attack, control=control)
-                result = replace(result, attack=_shown(text, attack))
-                control, done = control or result, done + 1
-                if defense in defenses:
-                    results.append(result)
-                if not quiet:
-                    print_line(f"{result.sentence.removesuffix('.')}, {result.seconds:.1f} s")
-    except KeyboardInterrupt:
-        raise stopped_audit(done, len(methods) * len(order)) from None
+    done, total = 0, len(methods) * len(order)
+    with progress_bar(quiet=quiet) as bar:
+        try:
+            for text, attack in methods.items():
+                control = None
+                for defense in order:
+                    title = f"{defense}, {attack.name} ({done + 1} of {total}): simulated clients"
+                    line = bar.add_task(title, total=None)
+                    result = audit(
+                        defense=defense, attack=attack, control=control, on_simulated=_shown_on(bar, line)
+                    )
+                    bar.remove_task(line)
+                    result = replace(result, attack=_shown(text, attack))
+                    control, done = control or result, done + 1
+                    if defense in defenses:
+                        results.append(result)
+                    sentence = f"{result.sentence.removesuffix('.')}, {result.seconds:.1f} s"
+                    bar.console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        except KeyboardInterrupt:
+            bar.stop()
+            raise stopped_audit(done, total) from None
     return sorted(results, key=lambda result: defenses.index(result.defense))
+
+
+def _shown_on(bar: Progress, line: TaskID) -> Callable[[int], None]:
+    """What shows the number of simulated clients on a line of a progress bar."""
+    return lambda clients: bar.update(line, completed=clients)
 
 
 def _shown(text: str, attack: MembershipAttack) -> str:

@@ -151,3 +151,12 @@ def test_public_images_of_one_class_only_stand_in_for_the_other() -> None:
     one_class = SCENE.public[0][::2], SCENE.public[1][::2]
     result = audit_membership(SCENE.task, X, Y, non_members=OTHERS, public=one_class, defense="none")
     assert set(one_class[1].tolist()) == {0} and result.level == "found"
+
+
+def test_simulated_clients_are_counted() -> None:
+    counts: list[int] = []
+    audit_membership(
+        SCENE.task, X, Y, defense="none", attack="likelihood:clients=40", on_simulated=counts.append, **KNOWN
+    )
+    # The control simulates them twice: also for the uploads of other clients.
+    assert counts == sorted(set(counts)) and counts[-1] >= 2 * 40

@@ -1,6 +1,7 @@
 """Audit of membership: do a client's uploads tell which samples it trained on?"""
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.attacks import ThreatModel
+from refiner.attacks import SimulatedUploads, Simulator, ThreatModel
 from refiner.audit.attacker_images import AttackerImages, checked_pool
 from refiner.audit.kept_scores import ScoreSettings
 from refiner.audit.membership.result import MembershipAudit
@@ -48,6 +49,7 @@ def audit_membership(
     seed: int = 0,
     control: MembershipAudit | None = None,
     folder: Path | None = None,
+    on_simulated: Callable[[int], None] = lambda clients: None,
 ) -> MembershipAudit:
     """Measure how well an attack tells the samples that a client trained on from others of the same kind.
 
@@ -71,6 +73,7 @@ def audit_membership(
             is computed.
         folder: Where the scores of every defence are kept; those that are there already are not computed
             again, so that an audit that was interrupted continues.
+        on_simulated: Called with the number of clients that the attack has simulated so far.
 
     Returns:
         The scores, their ROC curve and AUC, and a verdict.
@@ -100,7 +103,7 @@ def audit_membership(
     if control is None and not is_undefended:
         control = audit_membership(
             task, x, y, non_members=non_members, public=public, defense="none", attack=attacker,
-            training=training, threat=threat, seed=seed, folder=folder,
+            training=training, threat=threat, seed=seed, folder=folder, on_simulated=on_simulated,
         )  # fmt: skip
     if control is not None:
         _check_control(control, attacker.name, clients)
@@ -114,7 +117,7 @@ def audit_membership(
     def score() -> dict[str, object]:
         start = time.perf_counter()
         scores, blind = _scores(
-            task, defender, attacker, granted, clients, training, seed, with_blind=with_blind
+            task, defender, attacker, granted, clients, training, seed, on_simulated, with_blind=with_blind
         )
         # A score that is not finite is no number in JSON.
         return {
@@ -153,6 +156,7 @@ def _scores(
     clients: _Clients,
     training: Training,
     seed: int,
+    on_simulated: Callable[[int], None],
     *,
     with_blind: bool,
 ) -> tuple[Tensor, Estimate | None]:
@@ -161,6 +165,7 @@ def _scores(
     simulator = None
     if clients.public is not None:
         simulator = round_simulator(task, defense, clients.public, observations, training)
+        simulator = _counted(simulator, on_simulated)
 
     def score(shift: int) -> Tensor:
         seen = [replace(o, gradient=o.gradient.roll(shift, 0)) for o in observations]
@@ -171,6 +176,20 @@ def _scores(
         return score(0), None
     blind = score(1)
     return score(0), area_under_curve(blind[:, : clients.members], blind[:, clients.members :])
+
+
+def _counted(simulator: Simulator, on_simulated: Callable[[int], None]) -> Simulator:
+    """The simulator, which also tells how many clients it has simulated."""
+    done = 0
+
+    def protect(x: Tensor, y: Tensor, seed: int) -> SimulatedUploads:
+        nonlocal done
+        uploads = simulator.protect(x, y, seed)
+        done += len(x)
+        on_simulated(done)
+        return uploads
+
+    return replace(simulator, protect=protect)
 
 
 def _candidates_by_name(clients: _Clients) -> dict[str, Tensor | None]:
