@@ -36,6 +36,7 @@ def test_without_a_defence_backward_equals_loss_backward(batch: tuple[torch.Tens
             torch.testing.assert_close(p.grad, times * expected[name], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.processes
 def test_a_model_can_be_trained_with_backward(batch: tuple[torch.Tensor, torch.Tensor]) -> None:
     torch.manual_seed(0)
     model, loss = MLP(hidden=64), nn.functional.cross_entropy

@@ -151,6 +151,7 @@ def test_models_by_entry_point() -> None:
     assert sum(p.numel() for p in model.parameters()) == 7 * 16 + 7
 
 
+@pytest.mark.processes
 @pytest.mark.usefixtures("installed")
 @pytest.mark.filterwarnings("ignore::refiner.errors.PluginWarning")
 def test_the_command_line_lists_and_audits_plugins(tmp_path: Path) -> None:

@@ -432,6 +432,7 @@ def test_audit_measures_the_cost_of_an_upload(audited: Audited) -> None:
     assert 0 < refiner.gradient_error < 100 and refiner.seconds > 0
 
 
+@pytest.mark.processes
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_report_in_a_browser(

@@ -168,6 +168,7 @@ def in_bfloat16(bfloat16_copy: EvaluationNetwork, images: Tensor) -> Tensor:
     return torch.sigmoid(bfloat16_copy.linear(hidden.float().mean((2, 3))))[:, 0]
 
 
+@pytest.mark.processes
 def test_the_bfloat16_copy_has_nearly_the_same_scores(images: Tensor) -> None:
     network = EvaluationNetwork.bundled()
     weights = copy.deepcopy(network.state_dict())

@@ -188,6 +188,7 @@ def test_bundled_weights_are_shared_and_missing_ones_raise_with_a_hint(
         network._bundled.cache_clear()
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not BUNDLED.exists(), reason="the generator's weights are not bundled")
 def test_the_bundled_weights_are_small_frozen_and_diverse() -> None:
     assert BUNDLED.stat().st_size <= 4_000_000

@@ -98,6 +98,7 @@ SETTINGS: dict[str, Any] = {"batch": 8, "target": Target(), "training_rounds": 0
 NAMED = ("pruning:rate=0.99", "gq:bits=8")
 
 
+@pytest.mark.processes
 def test_a_tiny_budget_is_one_line() -> None:
     images = load_victims(None, victims=2, seed=0, public_images=120)
     task = Task(LeNet(), example=images.x[0])

@@ -66,6 +66,7 @@ def test_errors_are_those_of_the_definition() -> None:
     assert result.worst(1)[0].relative == min(feature.relative for feature in result.features)
 
 
+@pytest.mark.processes
 def test_batches_are_put_in_order() -> None:
     batches, labels = X[:4].view(2, 2, 30), torch.tensor([[0, 1], [1, 0]])
     result = audit_table(TASK, batches, labels, public=PUBLIC, defense="none", attack="idlg:iterations=300")

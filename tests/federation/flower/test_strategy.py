@@ -404,6 +404,7 @@ def test_too_few_valid_replies_end_the_run_with_an_error(clients: Any, tmp_path:
         strategy.start(clients, initial, num_rounds=3)
 
 
+@pytest.mark.processes
 def test_the_librarys_server_trains_with_it_and_handles_silent_nodes(clients: Any, tmp_path: Path) -> None:
     torch.manual_seed(derive_seed(7, "model"))
     task = Task(LeNet(), example=torch.zeros(1, 3, 32, 32))
