@@ -167,7 +167,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", nargs="+", default=["lenet", "resnet10"], choices=MODELS)
     parser.add_argument("--question", nargs="+", default=list(BATCHES), choices=list(BATCHES))
     parser.add_argument("--defenses", nargs="+", default=DEFENSES, metavar="NAME:SETTING=VALUE")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[DEFAULT_SEED], help="0 chose the settings")
+    parser.add_argument("--seeds", nargs="*", type=int, default=[DEFAULT_SEED], help="of the attacks; none "
+                        "for trainings only; 0 chose the settings")  # fmt: skip
     parser.add_argument("--clients", type=int, default=100, help="at most")
     parser.add_argument("--simulated", type=int, default=600, help="clients that the attack learns from")
     parser.add_argument("--rounds", type=int, default=1000, help="of a training; 0 for none")
