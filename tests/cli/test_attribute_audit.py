@@ -132,7 +132,7 @@ def test_wrong_options_are_one_line(lfw: Path, tmp_path: Path) -> None:
             "--attribute = 'gender': only with --attack attribute",
         ),
         (("--share",), "--share = True: only with --attack attribute"),
-        (("--attribute", "age"), "attribute = 'age': lfw has only gender in these files"),
+        (("--attribute", "age"), "--attribute = 'age': expected one of gender, person"),
         (("--attribute", "gender", "--size", "8"), "--size = 8: does not apply to an attribute"),
         (("--attribute", "gender", "--deny", "public"), "attribute needs public"),
         (("--attribute", "gender", "--defense", "recup"), "recup needs fitted attribute classifiers"),

@@ -62,6 +62,8 @@ def test_noise_alone_reveals_nothing(setting: dict[str, Any], undefended: Attrib
     assert defended.score.low <= 0.5 <= defended.score.high
     failed = replace(defended, undefended=Interval(0.5, 0.4, 0.6))
     assert failed.level == "no verdict"
+    misled = replace(defended, auc=Interval(0.1, 0.05, 0.2))
+    assert misled.level == "reversed"
 
 
 def test_shares_of_mixed_batches_are_predicted(setting: dict[str, Any]) -> None:

@@ -60,6 +60,11 @@ def test_there_is_no_verdict_where_members_differ_from_non_members_already() -> 
         assert replace(CONTROL, blind=Estimate((low + high) / 2, low, high)).level == level
 
 
+def test_members_who_score_low_are_told_apart_too() -> None:
+    turned = replace(CONTROL, defense="made up", members=-CONTROL.members, non_members=-CONTROL.non_members)
+    assert turned.level == "reversed" and turned.auc.value == pytest.approx(1 - CONTROL.auc.value)
+
+
 def test_one_client_has_no_interval_and_no_verdict() -> None:
     result = audit_membership(
         SCENE.task, X[:1], Y[:1], non_members=(OTHERS[0][:1], OTHERS[1][:1]), public=SCENE.public,

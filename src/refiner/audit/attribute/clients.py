@@ -136,6 +136,9 @@ def load_attribute_clients(
 
 def _attribute_of(people: ImageDataset, attribute: str) -> _Labelled:
     """The dataset's own task, and one of its attributes."""
+    if people.attributes and attribute not in people.attributes:
+        expected = f"one of {', '.join([*people.attributes, PERSON])}"
+        raise DataError(field="attribute", value=attribute, expected=expected)
     values = people.attribute(attribute)
     if attribute == _GENDER:
         values = torch.where(values < 0, -1, (values == _WOMAN).long())

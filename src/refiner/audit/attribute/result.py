@@ -8,7 +8,7 @@ from torch import Tensor
 from refiner.inference import Interval
 from refiner.metrics import RocCurve, roc_curve
 
-AttributeLevel = Literal["found", "not found", "no verdict"]
+AttributeLevel = Literal["found", "reversed", "not found", "no verdict"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,11 +72,15 @@ class AttributeAudit:
     def level(self) -> AttributeLevel:
         """The verdict.
 
-        "found": the interval of the score lies above chance. "not found": it does not, but that of undefended
-        uploads does. "no verdict": neither does; the attack shows nothing about the defence.
+        "found": the interval of the score lies above chance. "reversed": that of the AUC lies below; the
+        attack is misled to the opposite answer, and an attacker who suspects it turns the answers around.
+        "not found": neither, but that of undefended uploads lies above chance. "no verdict": that does not;
+        the attack shows nothing about the defence.
         """
         if self.score.low > self.chance:
             return "found"
+        if self.auc is not None and self.auc.high < self.chance:
+            return "reversed"
         return "not found" if self.undefended.low > self.chance else "no verdict"
 
     @property

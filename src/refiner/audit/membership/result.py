@@ -12,7 +12,7 @@ from refiner.audit.result_records import Mean
 from refiner.metrics import Estimate, RocCurve, TprAtFpr, area_under_curve, roc_curve, tpr_at_fpr
 from refiner.metrics.operating_points import balanced_accuracies
 
-MembershipLevel = Literal["found", "not found", "no verdict"]
+MembershipLevel = Literal["found", "reversed", "not found", "no verdict"]
 CHANCE = 0.5
 """The AUC of scores that say nothing."""
 FPRS = (0.01, 0.001)
@@ -79,8 +79,9 @@ class MembershipAudit:
         """The verdict, by intervals against chance.
 
         "found": the whole interval of the AUC is above 0.5; where that of the blind baseline is above 0.5
-        too, it must be above the baseline's. "no verdict": a single client has no interval; the attack finds
-        no members in undefended uploads either; or the baseline explains what it finds.
+        too, it must be above the baseline's. "reversed": it is below 0.5, so that members score low, and an
+        attacker who suspects it turns the scores around. "no verdict": a single client has no interval; the
+        attack finds no members in undefended uploads either; or the baseline explains what it finds.
         """
         bar = CHANCE
         if self.blind is not None and self.blind.low is not None and self.blind.low > CHANCE:
@@ -89,6 +90,8 @@ class MembershipAudit:
             return "no verdict"
         if self.auc.low > bar:
             return "found"
+        if self.auc.high is not None and self.auc.high < CHANCE:
+            return "reversed"
         return "not found" if self.auc.low <= CHANCE else "no verdict"
 
     @property
