@@ -1,5 +1,6 @@
 """What clients upload after one or several local steps, each protected by the defence."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from refiner.defenses import Defense
 
 # Parameters, over all clients, that are changed in one call; with more, one client follows another.
 _MAX_PARAMETERS = 2**26
-# Added to the seed of every further step, so that no two draw the same noise.
+# Added to the seed of every further step with other samples, so that no two draw the same noise.
 _STEP_SEED = 2**40
 
 
@@ -75,14 +76,16 @@ def local_update(
     total = before.new_zeros(len(x), len(before))
     observation, robust = None, []
     try:
-        for number, (part_x, part_y) in enumerate(zip(x.chunk(steps, 1), y.chunk(steps, 1), strict=True)):
+        inputs = x.chunk(steps, 1)
+        for number, (part_x, part_y) in enumerate(zip(inputs, y.chunk(steps, 1), strict=True)):
+            drawn = _drawn_in(defense, inputs, number)
             own = task
             if number and together:
                 own = task.with_models(before - lr * total)
             elif number:
                 set_parameters(task, (before - lr * total)[0])
             protection = defense.protection(
-                own, part_x, part_y, seed=seed + number * _STEP_SEED, first_victim=first_victim
+                own, part_x, part_y, seed=seed + drawn * _STEP_SEED, first_victim=first_victim
             )
             if number == 0:
                 observation = Observation.of(task, protection.update)
@@ -95,6 +98,13 @@ def local_update(
     return LocalUpdate(
         torch.cat(robust, dim=1) if robust else None, _with_gradient(observation, total, x.shape[1])
     )
+
+
+def _drawn_in(defense: Defense, inputs: Sequence[Tensor], number: int) -> int:
+    """The step in which the noise of a step is drawn: samples that recur keep it if there is a secret key."""
+    if not defense.uses_secret_key:
+        return number
+    return next(first for first in range(number + 1) if torch.equal(inputs[first], inputs[number]))
 
 
 def _joined(observations: list[Observation]) -> Observation:

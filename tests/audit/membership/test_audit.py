@@ -107,6 +107,18 @@ def test_the_simulator_does_what_clients_do() -> None:
         torch.testing.assert_close(gradient, observation.gradient)
 
 
+def test_a_client_keeps_the_noise_of_its_images_in_all_rounds_and_epochs() -> None:
+    """A secret key gives an image the same noise whenever it recurs; noise on gradients is always new."""
+    refiner, noise = (make_defense(text) for text in ("refiner:start=centred,search=never", "dp-gaussian"))
+    still = Training(rounds=2, epochs=2, protocol=Protocol(local_steps=2, lr=1e-30))
+    once = Training(protocol=Protocol(local_steps=2, lr=1e-30))
+    for defense, kept in ((refiner, True), (noise, False)):
+        first, second = (o.gradient for o in round_uploads(SCENE.task, defense, X, Y, still, seed=0))
+        (single,) = round_uploads(SCENE.task, defense, X, Y, once, seed=0)
+        assert torch.equal(first, second) == kept
+        assert torch.allclose(first, 2 * single.gradient, atol=1e-5) == kept
+
+
 def test_pairs_have_equal_labels_and_no_sample_twice() -> None:
     x, y = torch.arange(40.0)[:, None], torch.arange(40) % 3
     members, others, labels = pair_by_label(x, y, 3, 6, seed=1)

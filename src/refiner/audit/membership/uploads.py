@@ -17,7 +17,7 @@ from refiner.core.flat_parameters import get_parameters, set_parameters
 from refiner.core.task import Task
 from refiner.defenses import Defense
 
-# Added to the seed of every further round, so that no two draw the same noise.
+# Added to the seed of every further round, so that no two draw the same noise on gradients.
 _ROUND_SEED = 2**45
 
 
@@ -69,7 +69,7 @@ def round_uploads(
         parameters = before
         for number in range(training.rounds):
             set_parameters(task, parameters)
-            observation = _observed(task, defense, x, y, training, seed + number * _ROUND_SEED)[1]
+            observation = _observed(task, defense, x, y, training, _round_seed(defense, seed, number))[1]
             observations.append(observation)
             parameters = parameters - training.protocol.lr * observation.gradient.mean(0)
     return observations
@@ -101,7 +101,7 @@ def round_simulator(
             for number, observation in enumerate(observations):
                 flat = torch.cat([value.flatten() for value in observation.parameters.values()])
                 set_parameters(task, flat)
-                own_seed = SIMULATION + seed + number * _ROUND_SEED
+                own_seed = _round_seed(defense, SIMULATION + seed, number)
                 crafted, simulated = _observed(task, defense, x, y, training, own_seed)
                 found.append(simulated.gradient)
                 robust = crafted if number == 0 else robust
@@ -110,6 +110,11 @@ def round_simulator(
         return SimulatedUploads(found, robust)
 
     return Simulator(public.images, public.labels, protect)
+
+
+def _round_seed(defense: Defense, seed: int, number: int) -> int:
+    """The seed of a round's noise; a secret key gives samples the same noise in all rounds."""
+    return seed if defense.uses_secret_key else seed + number * _ROUND_SEED
 
 
 def _observed(
