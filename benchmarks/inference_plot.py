@@ -23,6 +23,7 @@ from inference_questions import TRAINED_ON
 COLOURS = {
     "none": "#1b1c1e",
     "refiner": "#d62728",
+    "refiner:search=always": "#b07aa1",
     "refiner:search=never": "#ff9da7",
     "refiner-paper": "#f28e2b",
     "soteria": "#4e79a7",
@@ -49,8 +50,9 @@ def family(defense: str) -> str:
     >>> family("refiner:search=never,alpha=1"), family("soteria:rate=0.9")
     ('refiner:search=never', 'soteria')
     """
-    name = defense.partition(":")[0]
-    return "refiner:search=never" if name == "refiner" and "search=never" in defense else name
+    name, _, settings = defense.partition(":")
+    search = [setting for setting in settings.split(",") if setting.startswith("search=")]
+    return ":".join([name, *search])
 
 
 def pmm(trainings: Sequence[Row]) -> dict[tuple[str, str, str], float]:
