@@ -11,7 +11,7 @@ import torch
 from tests.inference.membership_scene import BATCH, CLIENTS, Scene, make_scene
 from torch import Tensor
 
-from refiner.attacks import Observation, Simulator, ThreatModel
+from refiner.attacks import Observation, SimulatedUploads, Simulator, ThreatModel
 from refiner.audit.membership.uploads import Training
 from refiner.audit.protocol import Protocol
 from refiner.core.gradients import flatten, gradients
@@ -188,6 +188,42 @@ def test_the_likelihood_ratio_is_that_of_normal_densities() -> None:
     ]
     found = _log_ratio(seen[None], draws[None], inside[None])[0]
     torch.testing.assert_close(found, densities[0] - densities[1])
+
+
+def test_a_candidate_has_as_many_shares_of_an_upload_as_there_are_local_steps(scene: Scene) -> None:
+    """Uploads that add up four gradients are four times as long; what they tell is the same."""
+    observations, simulator = scene.observed()
+
+    def summed(x: Tensor, y: Tensor, seed: int) -> SimulatedUploads:
+        found = simulator.protect(x, y, seed)
+        return SimulatedUploads([4 * gradient for gradient in found.gradients], found.robust)
+
+    attack = make_membership_attack(QUICK["likelihood"])
+    one = attack.score(observations, scene.candidates, simulator=simulator)
+    four = attack.score(
+        [replace(each, gradient=4 * each.gradient) for each in observations],
+        scene.candidates,
+        simulator=replace(simulator, protect=summed),
+        steps=4,
+    )
+    torch.testing.assert_close(four, one, atol=1e-3, rtol=1e-3)
+
+
+def test_no_two_shadows_of_a_candidate_share_a_secret(scene: Scene) -> None:
+    observations, simulator = scene.observed()
+    calls: dict[int, list[Tensor]] = {}
+
+    def protect(x: Tensor, y: Tensor, seed: int) -> SimulatedUploads:
+        calls.setdefault(seed, []).append(x.flatten(0, 1))
+        return simulator.protect(x, y, seed)
+
+    make_membership_attack("lira:shadows=6").score(
+        observations, scene.candidates, simulator=replace(simulator, protect=protect)
+    )
+    assert sum(len(torch.cat(rows)) for rows in calls.values()) == CLIENTS * 6 * BATCH
+    for rows in calls.values():
+        together = torch.cat(rows)
+        assert len(together.unique(dim=0)) == len(together)
 
 
 def test_two_shadows_in_turn_divide_the_candidates() -> None:

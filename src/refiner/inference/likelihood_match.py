@@ -28,11 +28,12 @@ _VALUES_AT_ONCE = 2**26
 class LikelihoodMatch(MembershipAttack):
     """Scores a candidate by the likelihood of the upload if the client has it.
 
-    The upload of a batch of B samples is a B-th of the candidate's undefended gradient, plus what the other
-    samples and the defence add. Mean and covariance of that come from simulated clients with public images,
-    each less the share of one of its samples. For a batch of one sample it is the noise of the defence alone:
-    the metric in which Refiner's noise is smallest. Log-likelihoods count relative to those of public images
-    of the same class, in standard deviations; of several rounds, their mean.
+    The upload of a batch of B samples is a B-th of the candidate's undefended gradient, once for every local
+    step, plus what the other samples and the defence add. Mean and covariance of that come from simulated
+    clients with public images, each less the share of one of its samples. For a batch of one sample it is
+    the noise of the defence alone: the metric in which Refiner's noise is smallest. Log-likelihoods count
+    relative to those of public images of the same class, in standard deviations; of several rounds, their
+    mean.
 
     Raises:
         SettingError: A setting is out of its range.
@@ -79,7 +80,9 @@ class LikelihoodMatch(MembershipAttack):
             *_rows(simulator, used), candidates.y, derive_seed(facts.seed, self.name, "labels")
         )
         seed = derive_seed(facts.seed, self.name, "projection")
-        rounds = [_Round(observation, public, self.numbers, seed) for observation in observations]
+        rounds = [
+            _Round(observation, public, self.numbers, seed, facts.steps) for observation in observations
+        ]
         noise = derive_seed(facts.seed, self.name, "noise")
         # Residuals are kept instead of uploads, which may be large.
         for rows, found in simulate(simulator, passes, noise, task.size * len(observations)):
@@ -96,10 +99,11 @@ class _Round:
         public: Public images and labels.
         numbers: The most numbers that an upload is projected to.
         seed: Seed of the projection.
+        steps: Local steps of a client.
     """
 
     def __init__(
-        self, observation: Observation, public: tuple[Tensor, Tensor], numbers: int, seed: int
+        self, observation: Observation, public: tuple[Tensor, Tensor], numbers: int, seed: int, steps: int
     ) -> None:
         images, labels = public
         few = max(2, min(256, _VALUES_AT_ONCE // observation.task.size))
@@ -108,7 +112,7 @@ class _Round:
         # Of several samples the inputs of a layer are mixed; only the projection, which is linear, adds up.
         self._statistic = statistics[-1 if observation.samples == 1 else 0]
         self._observation, self._labels = observation, labels
-        self._share = 1 / observation.samples
+        self._share = steps / observation.samples
         self._public = self._predicted(images, labels)
         self._residuals: list[Tensor] = []
 

@@ -94,8 +94,7 @@ class LiRA(MembershipAttack):
         chunk = max(1, min(_SAMPLES_AT_ONCE // (self.shadows * samples), _VALUES_AT_ONCE // values))
         total = seen.new_zeros(candidates.y.shape)
         for rows in _slices(clients, chunk):
-            x, y = (_taken(part[rows], chosen[rows]) for part in candidates)
-            uploads = _shadow_uploads(simulator, x, y, facts.seed, rows.start)
+            uploads = self._online_uploads(simulator, candidates, chosen, rows, facts.seed)
             # Every shadow of a client answers for all of its candidates.
             own = Candidates(*(part[rows].repeat_interleave(self.shadows, 0) for part in candidates))
             for number, observation in enumerate(observations):
@@ -103,6 +102,22 @@ class LiRA(MembershipAttack):
                 found = found.view(-1, self.shadows, count)
                 total[rows] += _log_ratio(seen[number, rows], found, inside[rows])
         return total
+
+    def _online_uploads(
+        self, simulator: Simulator, candidates: Candidates, chosen: Tensor, rows: slice, seed: int
+    ) -> list[Tensor]:
+        """The uploads `[V × shadows, N]` of the shadows of some clients, in each round.
+
+        A secret gives a candidate the same noise wherever it is. So only shadows that share no candidate,
+        two in turn, have the same.
+        """
+        pairs = []
+        for first in range(0, self.shadows, 2):
+            own = chosen[rows, first : first + 2]
+            x, y = (_taken(part[rows], own) for part in candidates)
+            found = _shadow_uploads(simulator, x, y, derive_seed(seed, "pair", first), rows.start)
+            pairs.append([upload.view(*own.shape[:2], -1) for upload in found])
+        return [torch.cat(parts, 1).flatten(0, 1) for parts in zip(*pairs, strict=True)]
 
     def _offline(
         self,

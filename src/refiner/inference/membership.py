@@ -31,6 +31,8 @@ class RunFacts(NamedTuple):
     """Seed of the attacker's draws."""
     lr: float
     """Learning rate of the clients: their models after training are the one sent less lr × upload."""
+    steps: int = 1
+    """Local steps whose gradients an upload adds up."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class MembershipAttack(ABC):
         simulator: Simulator | None = None,
         seed: int = 0,
         lr: float = 0.01,
+        steps: int = 1,
     ) -> Tensor:
         """Return a score for each candidate of each client, higher for what looks like a member.
 
@@ -65,6 +68,7 @@ class MembershipAttack(ABC):
             simulator: Public images and the defence, for an attack that needs them.
             seed: Seed of the attacker's draws.
             lr: Learning rate of the clients' local steps.
+            steps: Local steps of a client, those of all its epochs.
 
         Returns:
             Scores `[V, K]`, comparable between clients.
@@ -83,7 +87,11 @@ class MembershipAttack(ABC):
         """
         uploads = [observations] if isinstance(observations, Observation) else list(observations)
         check_same_victims(uploads)
-        facts = RunFacts(checks.integer("seed", seed, 0), checks.number("lr", lr, 0, 1e3, above=True))
+        facts = RunFacts(
+            checks.integer("seed", seed, 0),
+            checks.number("lr", lr, 0, 1e3, above=True),
+            checks.integer("steps", steps, 1),
+        )
         task, granted = uploads[0].task, threat or ThreatModel()
         needs = self.needs_for(task)
         granted.check(needs, self.name)

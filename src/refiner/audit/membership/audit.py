@@ -169,8 +169,10 @@ def _scores(
 
     def score(shift: int) -> Tensor:
         seen = [replace(o, gradient=o.gradient.roll(shift, 0)) for o in observations]
-        lr = training.protocol.lr
-        return attack.score(seen, clients.candidates, threat=threat, simulator=simulator, seed=seed, lr=lr)
+        steps, lr = training.whole.local_steps, training.protocol.lr
+        return attack.score(
+            seen, clients.candidates, threat=threat, simulator=simulator, seed=seed, lr=lr, steps=steps
+        )
 
     if not with_blind or len(observations[0].gradient) < 2:
         return score(0), None
