@@ -8,7 +8,7 @@ from torch import Tensor
 
 from evaluation_splits import FIRST_VICTIM
 from refiner.core import Task
-from refiner.data import ImageDataset, frequent_classes, hold_out, iid, load_data
+from refiner.data import ImageDataset, frequent_classes, hold_out, iid, limit_per_class, load_data
 from refiner.defenses import Defense, RecUP, make_defense
 from refiner.federation import FederatedSettings
 from refiner.federation.training import train
@@ -53,7 +53,8 @@ def training_data(name: str, root: Path | None, most: int = FIRST_VICTIM) -> Tra
         return TrainingData(chosen, load_data("cifar10", "test", root=root), None)
     people = load_data("lfw", root=root)
     if name == "lfw-identity":
-        training, test = hold_out(_capped(frequent_classes(people, _LEAST_IMAGES), _MOST_IMAGES))
+        frequent = frequent_classes(people, _LEAST_IMAGES)
+        training, test = hold_out(limit_per_class(frequent, _MOST_IMAGES, seed=0))
         gender = training.attribute("gender")
         is_woman = torch.where(gender < 0, -1, (gender == _WOMAN).long())
         pixels = training.images.float() / 255
@@ -76,16 +77,6 @@ def training_data(name: str, root: Path | None, most: int = FIRST_VICTIM) -> Tra
     # Every image of that person is a group: they are many clients.
     groups = torch.where(most_shown, people.classes + torch.arange(len(person)), person)
     return TrainingData(parts[0], parts[1], (parts[0].images.float() / 255, gender, values, groups))
-
-
-def _capped(data: ImageDataset, most: int) -> ImageDataset:
-    """The first `most` images of each class."""
-    seen = torch.zeros(data.classes, dtype=torch.long)
-    kept = torch.zeros(len(data), dtype=torch.bool)
-    for number, label in enumerate(data.labels.tolist()):
-        seen[label] += 1
-        kept[number] = seen[label] <= most
-    return data.subset(kept)
 
 
 def defense_of(text: str, task: Task, labelled: Labelled | None, batch: int, seed: int) -> Defense | None:

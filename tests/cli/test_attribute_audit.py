@@ -123,6 +123,13 @@ def test_nobody_is_on_both_sides(lfw: Path) -> None:
             assert int(people.attribute.sum()) * 2 == len(people.attribute)
 
 
+def test_the_number_of_people_in_a_batch_tells_nothing(lfw: Path) -> None:
+    """The first man has 40 images, which would fill batches alone; everybody counts with as many."""
+    for batch, people_in_it in ((4, 1), (7, 2)):
+        people = load_attribute_clients("lfw", "gender", root=lfw, batch=batch)
+        assert {len(set(row)) for row in people.y.tolist()} == {people_in_it}
+
+
 def test_wrong_options_are_one_line(lfw: Path, tmp_path: Path) -> None:
     cases = [
         (("--attack", "attribute"), "--attack = 'attribute': needs --attribute NAME, such as gender of lfw"),

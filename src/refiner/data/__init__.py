@@ -6,7 +6,7 @@ from refiner.data.catalogue import DATASETS, DatasetInfo
 from refiner.data.classes import folder_classes
 from refiner.data.csv_table import CsvTable, load_csv_table
 from refiner.data.fetch import fetch_data
-from refiner.data.frequent_classes import frequent_classes
+from refiner.data.frequent_classes import frequent_classes, limit_per_class
 from refiner.data.image_dataset import ImageDataset
 from refiner.data.image_grid import read_image_grid, write_image_grid
 from refiner.data.images import load_image, read_folder, read_images
@@ -34,6 +34,7 @@ __all__ = [
     "hold_out",
     "iid",
     "label_counts",
+    "limit_per_class",
     "load_csv_table",
     "load_data",
     "load_image",

@@ -1,4 +1,4 @@
-"""Classes with enough images: a dataset of people has many of whom there is only one."""
+"""Classes with enough images, or equally many: a dataset of people has many of whom there is only one."""
 
 import torch
 
@@ -51,3 +51,30 @@ def frequent_classes(data: ImageDataset, least: int, most: int | None = None) ->
         tuple(data.class_names[i] for i in kept.tolist()) if data.class_names else (),
         chosen.attributes,
     )
+
+
+def limit_per_class(data: ImageDataset, most: int, *, seed: int) -> ImageDataset:
+    """At most `most` images of every class, chosen at random.
+
+    Args:
+        data: The dataset.
+        most: The most images of a class.
+        seed: Seed of the choice.
+
+    Returns:
+        The images in their order.
+
+    Raises:
+        SettingError: `most` is not an integer ≥ 1, or `seed` not one ≥ 0.
+
+    >>> pixels, labels = torch.zeros(5, 3, 4, 4, dtype=torch.uint8), torch.tensor([0, 0, 1, 0, 1])
+    >>> limit_per_class(ImageDataset(pixels, labels, 2, "people", "all"), 1, seed=0).labels.tolist()
+    [0, 1]
+    """
+    integer("most", most, 1)
+    generator = torch.Generator().manual_seed(integer("seed", seed, 0))
+    order = torch.randperm(len(data), generator=generator)
+    by_class = order[data.labels[order].argsort(stable=True)]
+    counts = data.labels.bincount(minlength=data.classes)
+    place = torch.arange(len(data)) - (counts.cumsum(0) - counts)[data.labels[by_class]]
+    return data.subset(by_class[place < most].sort().values)

@@ -12,6 +12,7 @@ from refiner.data import (
     batches_of_mixed_values,
     batches_of_one_value,
     frequent_classes,
+    limit_per_class,
     load_data,
 )
 from refiner.errors import DataError
@@ -73,8 +74,9 @@ def load_attribute_clients(
 ) -> AttributeClients:
     """Return clients of a dataset who differ in an attribute, and public people, nobody on both sides.
 
-    Half of the people with each value belong to clients, nobody to two; the others are public. The task is
-    the dataset's own label, a person in LFW. For the attribute "person" the task is gender, the attribute is
+    Half of the people with each value belong to clients, nobody to two; the others are public. Of everybody
+    equally many images are used, so that all batches have equally many people. The task is the dataset's own
+    label, a person in LFW. For the attribute "person" the task is gender, the attribute is
     whether images are of the person with most of them or of others of the same gender, and that person's
     images are divided between clients and public ones.
 
@@ -104,7 +106,7 @@ def load_attribute_clients(
     is_person = attribute == PERSON
     least = least_images if least_images is not None else batch if is_person else _LEAST_IMAGES
     people = frequent_classes(loaded, least, most_images)
-    labelled = _person_of(people) if is_person else _attribute_of(people, attribute)
+    labelled = _person_of(people) if is_person else _attribute_of(people, attribute, least, seed)
     is_private = _half_of_people(labelled, seed)
     own = torch.where(is_private, labelled.values, -1)
     if shares:
@@ -134,18 +136,21 @@ def load_attribute_clients(
     )
 
 
-def _attribute_of(people: ImageDataset, attribute: str) -> _Labelled:
-    """The dataset's own task, and one of its attributes."""
+def _attribute_of(people: ImageDataset, attribute: str, least: int, seed: int) -> _Labelled:
+    """The dataset's own task, and one of its attributes; of everybody as many images where it is known."""
     if people.attributes and attribute not in people.attributes:
         expected = f"one of {', '.join([*people.attributes, PERSON])}"
         raise DataError(field="attribute", value=attribute, expected=expected)
-    values = people.attribute(attribute)
+    known = frequent_classes(people.subset(people.attribute(attribute) >= 0), least)
+    # Else the number of people in a batch, which its labels show, would tell the values apart.
+    known = limit_per_class(known, least, seed=seed)
+    values = known.attribute(attribute)
     if attribute == _GENDER:
-        values = torch.where(values < 0, -1, (values == _WOMAN).long())
-    if not set(values.tolist()) <= {-1, 0, 1}:
+        values = (values == _WOMAN).long()
+    if not set(values.tolist()) <= {0, 1}:
         raise DataError(field="attribute", value=attribute, expected="one with the values 0 and 1")
-    task = f"one of {people.classes} people"
-    return _Labelled(people, people.labels, values, people.labels, people.classes, task)
+    task = f"one of {known.classes} people"
+    return _Labelled(known, known.labels, values, known.labels, known.classes, task)
 
 
 def _person_of(people: ImageDataset) -> _Labelled:
