@@ -16,7 +16,7 @@ from refiner.defenses.refine.search_counts import SearchCounts
 from refiner.errors import DataError, SettingError
 
 pytestmark = pytest.mark.hostile
-SETTINGS: dict[str, Any] = {"search": "always", "iterations": 6, "secret": b"s" * 32}
+SETTINGS: dict[str, Any] = dict(search="always", iterations=6, secret=b"s" * 32, error_feedback=False)
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def batch(images: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
 def test_without_budget_left_an_upload_is_that_of_the_noisy_images(
     task: Task, batch: tuple[Tensor, Tensor]
 ) -> None:
-    defense = Refiner(search_budget=2, error_feedback=False, **SETTINGS)
+    defense = Refiner(search_budget=2, **SETTINGS)
     state, never = (
         defense.init_state(),
         Refiner(search="never", secret=SETTINGS["secret"], error_feedback=False),
@@ -78,15 +78,25 @@ def test_the_budget_survives_a_restart_and_another_training(
 def test_a_new_training_keeps_the_counts_but_not_the_residuals(
     task: Task, batch: tuple[Tensor, Tensor]
 ) -> None:
-    defense = Refiner(search_budget=1, **SETTINGS)
-    state, next_training = defense.init_state(), defense.init_state()
-    defense.protect(task, *batch, state=state)
-    next_training.start_training(state.state_dict())
-    assert sorted(state.state_dict()) == ["clients", "residuals", "samples", "searches"]
-    assert sorted(next_training.state_dict()) == ["samples", "searches"]
+    for settings, kept, renewed in (
+        ({"search_budget": 1}, ["samples", "searches"], ["samples", "searches"]),
+        ({"error_feedback": True}, ["clients", "residuals"], []),
+    ):
+        defense = Refiner(**SETTINGS | settings)
+        state, next_training = defense.init_state(), defense.init_state()
+        defense.protect(task, *batch, state=state)
+        next_training.start_training(state.state_dict())
+        assert sorted(state.state_dict()) == kept and sorted(next_training.state_dict()) == renewed
     other = defense.init_state()
     other.start_training({"ids": torch.zeros(1), "values": torch.zeros(1)})
     assert other.state_dict() == {}
+
+
+def test_a_budget_and_error_feedback_contradict_each_other() -> None:
+    with pytest.raises(
+        SettingError, match=r"^search_budget = 1: possible only with .* error_feedback = False$"
+    ):
+        Refiner(search_budget=1)
 
 
 @given(
@@ -106,7 +116,7 @@ def test_no_sample_is_searched_for_more_often_than_its_budget(uploads: list[list
 def test_a_budget_without_state_or_ids_of_copies_is_one_line(
     task: Task, batch: tuple[Tensor, Tensor]
 ) -> None:
-    defense = Refiner(search_budget=3, error_feedback=False, **SETTINGS)
+    defense = Refiner(search_budget=3, **SETTINGS)
     with pytest.raises(SettingError, match=r"^state = NoneType: search_budget = 3 needs a state; [^\n]*$"):
         defense.protect(task, *batch)
     noisy = defense.noisy(batch[0][0])[None]

@@ -58,8 +58,9 @@ class RefinerSettings:
     deviations of natural images, beside α of noise; None for no limit."""
     search_budget: int | None = None
     """How many uploads of a sample may be searched for, over all trainings of a state (`init_state`); None
-    for no limit. A server that makes up models learns more about a sample from each of them. A sample that
-    has spent it counts as its noisy self: in later uploads there is no more of it than without a search."""
+    for no limit. A sample that has spent it counts as its noisy self: in later uploads there is no more of it
+    than without a search. Needs `error_feedback=False`. A server that makes up models needs a handful of
+    searched uploads only: from such a server `search="never"` protects."""
     error_feedback: bool = True
     """Whether what a match leaves over is added to the target of the client's next batch, so that errors do
     not add up over a training. Needs a state (`init_state`) where a batch is searched for."""
@@ -147,7 +148,11 @@ class RefinerSettings:
                 self.warm_start and (natural or self.error_feedback or self.search != "always"),
                 "search = 'always', another start than 'natural' and error_feedback = False",
             ),
-            "search_budget": (self.search_budget is not None and self.warm_start, "warm_start = False"),
+            # What a match leaves over would carry a spent sample's gradient into later uploads.
+            "search_budget": (
+                self.search_budget is not None and (self.warm_start or self.error_feedback),
+                "warm_start = False and error_feedback = False",
+            ),
             "beta": (self.beta > 0 and natural, "start = 'blend' or 'centred': D can't judge shaped noise"),
             "white": (self.white > 0 and not natural, "start = 'natural'"),
             "statistics": (self.statistics is not None and not natural, "start = 'natural'"),
