@@ -4,7 +4,8 @@
         [--defenses none refiner …] [--batches 1 16] [--victims 64] [--local-steps 1] [--summed-clients 1]
 
 Victims are CIFAR-10 training images from 40,000 on. Settings of an attack are chosen for each defence on
-images from 38,000 on, by mean PSNR, among those of SETTINGS; the truth about victims is never used.
+images from 38,000 on, by the share that is singled out and then by PSNR, among those of SETTINGS; the truth
+about victims is never used.
 `ATTACK+denoiser` learns from images 0 to 2,999. The mean PSNR stands beside that of a blind guess, and top-1
 is the share of images that their reconstruction singles out among all victims. One row for each combination
 in malicious.jsonl, which docs/results/malicious.md shows.
@@ -33,15 +34,18 @@ from refiner.models.model_weights import load_model_weights
 from rows import append_rows
 
 FIRST_VICTIM, FIRST_TUNING, POOL = 40_000, 38_000, 3_000
-# Behind Refiner's noise the brightness of images varies three times as much; noise asks for large gradients.
-BINS = [f"std={std},scale={scale:g}" for std in (0.125, 0.4) for scale in (1.0, 1e3)]
-WIDE = ["std=0.4,scale=1,input_range=(-3,4)"]
+# Behind Refiner's noise brightness varies three times as much, and pixels leave 0..1; noise on gradients asks
+# for large ones.
+WIDE = ["std=0.4,input_range=(-3,4)"]
+BINS = [*(f"std={std},scale={scale:g}" for std in (0.125, 0.4) for scale in (1.0, 1e3)), *WIDE]
 SETTINGS = {
     "imprint": BINS,
     "imprint+denoiser": WIDE,
-    "loki": [f"std={std},tap={tap:g}" for std in (0.125, 0.4) for tap in (500, 5e4)],
+    "loki": [*(f"std={std},tap={tap:g}" for std in (0.125, 0.4) for tap in (500, 5e4)), *WIDE],
     "loki+denoiser": WIDE,
-    "trap-weights": ["factor=0.95", "factor=0.97"],
+    "trap-weights": [
+        f"factor={factor}{wide}" for factor in (0.95, 0.97) for wide in ("", ",input_range=(-3,4)")
+    ],
     "spear": [""],
     "analytic": [""],
 }
@@ -91,12 +95,13 @@ def attacked(
     }
 
 
-def tuning_score(*arguments: Any) -> float:
-    """The mean PSNR of an attack; the lowest if it makes the clients refuse."""
+def tuning_score(*arguments: Any) -> tuple[float, float]:
+    """Top-1 and the mean PSNR of an attack; the lowest if it makes the clients refuse."""
     try:
-        return attacked(*arguments)["PSNR"]
+        scores = attacked(*arguments)
     except ProtectionError:
-        return -math.inf
+        return -math.inf, -math.inf
+    return scores["top-1"], scores["PSNR"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
