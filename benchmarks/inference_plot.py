@@ -36,6 +36,8 @@ TITLES = {
     "gender": "gender, LFW",
     "person": "one man or others, LFW",
 }
+# 97.5 % quantiles of Student's t for a number of seeds.
+STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57}
 Row = dict[str, Any]
 
 
@@ -72,7 +74,7 @@ def points(attacks: Sequence[Row], trainings: Sequence[Row]) -> list[Row]:
     """One point for each question, model and defence that was attacked and trained.
 
     The interval of a mean over seeds adds the squares of the seeds' intervals, as their clients and weights
-    are drawn anew; where the seeds differ more than that, it is the interval of their own mean.
+    are drawn anew; where the seeds differ more than that, it is that of their own mean, by Student's t.
     """
     kept = pmm(trainings)
     groups = defaultdict(list)
@@ -85,7 +87,8 @@ def points(attacks: Sequence[Row], trainings: Sequence[Row]) -> list[Row]:
             continue
         count = len(rows)
         area = sum(row["AUC"] for row in rows) / count
-        between = 1.96 * stdev(row["AUC"] for row in rows) / math.sqrt(count) if count > 1 else 0.0
+        factor = STUDENT.get(count, 2.0)
+        between = factor * stdev(row["AUC"] for row in rows) / math.sqrt(count) if count > 1 else 0.0
         below = max(between, math.sqrt(sum((row["AUC"] - row["AUC low"]) ** 2 for row in rows)) / count)
         above = max(between, math.sqrt(sum((row["AUC high"] - row["AUC"]) ** 2 for row in rows)) / count)
         found.append(
