@@ -16,7 +16,7 @@ from refiner.data.catalogue import ALIASES, find_dataset
 from refiner.data.data_name import SAMPLE, is_named, qualified_name
 from refiner.errors import DataError
 
-# Victims of CIFAR-10 are its training images from here on; nothing in this project is trained on them.
+# Victims of CIFAR-10 are its training images from here on; nothing that the package ships is trained on them.
 _FIRST_VICTIM = 40_000
 # Attacks are tuned on images from here on, or from behind the last victim if that is later.
 _FIRST_TUNING_IMAGE = 41_000
