@@ -34,18 +34,17 @@ from refiner.models.model_weights import load_model_weights
 from rows import append_rows
 
 FIRST_VICTIM, FIRST_TUNING, POOL = 40_000, 38_000, 3_000
-# Behind Refiner's noise brightness varies three times as much, and pixels leave 0..1; noise on gradients asks
-# for large ones.
+# Behind Refiner's noise brightness varies three times as much; noise on gradients asks for large ones. A
+# denoiser may read pixels beyond 0..1, an audit of the readings themselves may not.
+BINS = [f"std={std},scale={scale:g}" for std in (0.125, 0.4) for scale in (1.0, 1e3)]
 WIDE = ["std=0.4,input_range=(-3,4)"]
-BINS = [*(f"std={std},scale={scale:g}" for std in (0.125, 0.4) for scale in (1.0, 1e3)), *WIDE]
 SETTINGS = {
     "imprint": BINS,
     "imprint+denoiser": WIDE,
-    "loki": [*(f"std={std},tap={tap:g}" for std in (0.125, 0.4) for tap in (500, 5e4)), *WIDE],
+    "loki": [f"std={std},tap={tap:g}" for std in (0.125, 0.4) for tap in (500, 5e4)],
     "loki+denoiser": WIDE,
-    "trap-weights": [
-        f"factor={factor}{wide}" for factor in (0.95, 0.97) for wide in ("", ",input_range=(-3,4)")
-    ],
+    "trap-weights": ["factor=0.95", "factor=0.97"],
+    "trap-weights+denoiser": ["factor=0.95,input_range=(-3,4)"],
     "spear": [""],
     "analytic": [""],
 }
