@@ -65,6 +65,16 @@ def test_members_who_score_low_are_told_apart_too() -> None:
     assert turned.level == "reversed" and turned.auc.value == pytest.approx(1 - CONTROL.auc.value)
 
 
+def test_labels_are_the_same_if_each_is_as_frequent() -> None:
+    """Labels that members and non-members do not share tell them apart, whatever the images are."""
+    twice = tuple(torch.cat([part, part], 1) for part in OTHERS)
+    more = audit_membership(SCENE.task, X, Y, defense="none", non_members=twice, public=SCENE.public)
+    assert more.same_labels and more.level == "found"
+    other = (OTHERS[0], torch.zeros_like(OTHERS[1]))
+    unfair = audit_membership(SCENE.task, X, Y, defense="none", non_members=other, public=SCENE.public)
+    assert not unfair.same_labels and unfair.level == "no verdict"
+
+
 def test_one_client_has_no_interval_and_no_verdict() -> None:
     result = audit_membership(
         SCENE.task, X[:1], Y[:1], non_members=(OTHERS[0][:1], OTHERS[1][:1]), public=SCENE.public,

@@ -264,5 +264,11 @@ def _check_control(control: MembershipAudit, attack: str, clients: _Clients) -> 
 
 
 def _have_same_labels(clients: _Clients) -> bool:
-    inside, outside = clients.candidates.y[:, : clients.members], clients.candidates.y[:, clients.members :]
-    return inside.shape == outside.shape and torch.equal(inside.sort(1).values, outside.sort(1).values)
+    """Whether each label is as frequent among a client's non-members as among its members."""
+    labels = clients.candidates.y
+    inside, outside = labels[:, : clients.members], labels[:, clients.members :]
+    for label in torch.unique(labels):
+        members, others = (inside == label).sum(1), (outside == label).sum(1)
+        if not torch.equal(members * outside.shape[1], others * inside.shape[1]):
+            return False
+    return True
