@@ -29,7 +29,7 @@ def result(members: Sequence[float], **changed: object) -> MembershipAudit:
     known = MembershipAudit(
         defense="gq", attack="alignment", clients=40, batch=len(members), rounds=1, epochs=1,
         members=torch.tensor([members] * 40), non_members=torch.tensor([[0.0, 1.0]] * 40),
-        undefended=Estimate(*WORKS), blind=Estimate(*FAIR), same_labels=True, seconds=0.0,
+        undefended=Estimate(*WORKS), blind=Estimate(*FAIR), same_labels=True, seconds=0.0, settings={},
     )  # fmt: skip
     return replace(known, **changed)  # type: ignore[arg-type]
 

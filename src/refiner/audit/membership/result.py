@@ -1,6 +1,6 @@
 """The result of a membership audit: how well scores of members and of non-members can be told apart."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -36,6 +36,8 @@ class MembershipAudit:
         same_labels: Whether the non-members of every client have the labels of its members, in equal shares.
             Otherwise what is found may be which classes the client has, and there is no verdict.
         seconds: How long the attack took on the defence's uploads.
+        settings: What the scores depend on besides the defence, as JSON values: checksums of the data and the
+            model, the attack, the threat model, the training and the seed. A control has the same.
     """
 
     defense: str
@@ -50,6 +52,7 @@ class MembershipAudit:
     blind: Estimate | None
     same_labels: bool
     seconds: float
+    settings: Mapping[str, object]
 
     @cached_property
     def auc(self) -> Estimate:
@@ -115,6 +118,7 @@ class MembershipAudit:
             "non_members": self.non_members.numel(),
             "same_labels": self.same_labels,
             "seconds": round(self.seconds, 2),
+            "settings": dict(self.settings),
         }
 
     def __repr__(self) -> str:
