@@ -6,7 +6,7 @@ from pathlib import Path
 
 from refiner.audit.membership.result import MembershipAudit
 from refiner.audit.membership.verdict import CHANCE
-from refiner.audit.roc_series import roc_series
+from refiner.audit.roc_series import client_roc_series
 from refiner.report import Cell, Page, RocPlot, RocSeries, Section, Table, write_page
 
 COLUMNS = (
@@ -19,7 +19,8 @@ DEFINITIONS = (
     ("blind", "Its AUC with other clients' undefended uploads, which say nothing: 0.5 if the test is fair."),
     ("balanced accuracy", "Mean of the shares of members and non-members that are recognised, at a threshold "
      "that other clients chose."),
-    ("TPR at 1 % FPR", "Members that are found while one non-member in a hundred is accused."),
+    ("TPR at 1 % FPR", "Members that are found while one non-member in a hundred is accused. The band of the "
+     "ROC curve is its 95 % interval, which resamples clients."),
     ("TPR at 0.1 % FPR", "While one in a thousand is accused; only with 1,000 non-members or more."),
     ("verdict", "Found: the interval of the AUC is above 0.5, and above that of the blind AUC where this is "
      "above 0.5 too. Reversed: it is below 0.5 and below that of the blind AUC, so that an attacker who "
@@ -125,4 +126,4 @@ def write_membership_report(path: Path, results: Sequence[MembershipAudit], sour
 
 
 def _series(result: MembershipAudit, name: str) -> RocSeries:
-    return roc_series(name, result.curve, result.members.numel())
+    return client_roc_series(name, result.members, result.non_members)
