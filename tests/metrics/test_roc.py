@@ -58,6 +58,7 @@ def test_the_area_of_two_gaussians() -> None:
     assert estimate.low is not None and estimate.high is not None
     assert estimate.low < exact < estimate.high and estimate.high - estimate.low < 0.02
     found = tpr_at_fpr(members, non_members, 0.01)
+    assert found.low is not None and found.high is not None
     assert found.low - 0.01 < norm.sf(norm.isf(0.01) - 1) < found.high + 0.01
     assert found.measured_fpr == 0.01
     accuracies = balanced_accuracies(members, non_members)

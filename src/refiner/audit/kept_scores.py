@@ -1,9 +1,9 @@
-"""The scores of an inference attack in a folder: finished ones are read, so that an audit continues."""
+"""What the scores of an inference attack depend on: which control belongs to them, which files have them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -11,11 +11,29 @@ from torch import Tensor
 from refiner.attacks import ThreatModel
 from refiner.audit.seeds import VICTIMS
 from refiner.audit.serialization import dump_with_checksum, load_with_checksum, to_json_value
-from refiner.audit.settings_identity import library_versions, model_settings, settings_digest, tensors_sha256
+from refiner.audit.settings_identity import (
+    first_difference,
+    library_versions,
+    model_settings,
+    settings_digest,
+    tensors_sha256,
+)
 from refiner.core.task import Task
-from refiner.defenses import Defense
+from refiner.defenses import Defense, NoDefense
 from refiner.errors import DataError
 from refiner.files import write_atomically
+
+
+class InferenceResult(Protocol):
+    """The result of an audit of inference."""
+
+    @property
+    def defense(self) -> str:
+        """Name of the defence."""
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """`ScoreSettings.values` of the audit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +64,7 @@ class ScoreSettings:
         """Return the settings of an audit.
 
         Args:
-            folder: Where scores are kept; None keeps nothing, and nothing is computed for it.
+            folder: Where scores are kept; None keeps nothing.
             task: The model and its loss.
             data: Images, labels and whatever else the attack reads, by name.
             attack: The attack's name.
@@ -55,8 +73,6 @@ class ScoreSettings:
             seed: The seed of the audit.
             further: Whatever else the scores depend on.
         """
-        if folder is None:
-            return cls(None, {})
         parameter = next(iter(task.parameters().values()))
         return cls(
             folder,
@@ -78,13 +94,36 @@ class ScoreSettings:
             },
         )
 
-    def kept(self, task: Task, defense: Defense, compute: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    def check_control(self, control: InferenceResult) -> None:
+        """Raise a DataError unless a result is that of these settings without a defence.
+
+        Args:
+            control: The result.
+
+        Raises:
+            DataError: It has a defence, or is of other data, another model, attack, training or seed.
+        """
+        is_undefended = control.defense == NoDefense.name
+        if is_undefended and settings_digest(control.settings) == settings_digest(self.values):
+            return
+        difference = first_difference(self.values, control.settings) if is_undefended else "defense"
+        expected = f"the same audit without a defence (other: {difference})"
+        raise DataError(field="control", value=control, expected=expected)
+
+    def kept(
+        self,
+        task: Task,
+        defense: Defense,
+        compute: Callable[[], Mapping[str, Any]],
+        further: Mapping[str, object] | None = None,
+    ) -> dict[str, Any]:
         """Return the scores of one defence: those in the folder, or else the computed ones, which are saved.
 
         Args:
             task: The model and its loss.
             defense: The defence of the uploads.
             compute: Returns the scores as JSON values; not called if the folder has them.
+            further: Settings that this defence's file has besides those of the audit.
 
         Raises:
             DataError: The file of these settings is damaged or has others, or can't be written.
@@ -94,6 +133,7 @@ class ScoreSettings:
         networks = defense.networks(task).items()
         settings = {
             **self.values,
+            **to_json_value(further or {}),
             "defense": {"name": defense.name, "seed": VICTIMS, **to_json_value(defense.settings())},
             "networks": {name: tensors_sha256(network.state_dict().values()) for name, network in networks},
         }

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.metrics.roc import check_scores
+from refiner.metrics.tpr_intervals import tpr_intervals
 
 
 @dataclass(frozen=True)
@@ -21,9 +22,9 @@ class TprAtFpr:
     count: int
     """Members above the threshold."""
     total: int
-    low: float
-    """The lower end of the 95 % interval of the TPR."""
-    high: float
+    low: float | None
+    """The lower end of the 95 % interval of the TPR; None for a single client."""
+    high: float | None
 
     @property
     def value(self) -> float:
@@ -34,8 +35,8 @@ class TprAtFpr:
 def tpr_at_fpr(members: Tensor, non_members: Tensor, fpr: float) -> TprAtFpr:
     """Return the TPR at the lowest threshold whose FPR is at most `fpr`.
 
-    The interval is that of Clopper and Pearson (Biometrika 1934) for this threshold, candidates counting as
-    independent; it does not include that the threshold was set by these non-members.
+    Its interval is a bootstrap over clients in which every resample chooses its threshold again; see
+    `refiner.metrics.tpr_intervals`.
 
     Args:
         members: Scores `[V, M]`, higher for what looks like a member.
@@ -60,7 +61,8 @@ def tpr_at_fpr(members: Tensor, non_members: Tensor, fpr: float) -> TprAtFpr:
     # Found is who scores higher than the first non-member that must not be accused.
     threshold = ordered[allowed] if allowed < len(ordered) else ordered.new_tensor(-math.inf)
     count, accused = int((inside > threshold).sum()), int((outside > threshold).sum())
-    low, high = clopper_pearson(count, inside.numel())
+    interval = tpr_intervals(inside, outside, torch.tensor([allowed]))
+    low, high = (None, None) if interval is None else (float(end) for end in interval)
     return TprAtFpr(fpr, accused / outside.numel(), count, inside.numel(), low, high)
 
 

@@ -63,7 +63,7 @@ class RocPlot:
         marks += _line(chance, scale, " chance")
         for number, series in enumerate(self.series):
             marks += _line(series, scale, " other" if number else "")
-        names = [f"Solid: {self.series[0].name}, with its 95 % interval"] if self.series else []
+        names = [f"Solid: {series.name}{_band_name(series)}" for series in self.series[:1]]
         names += [f"dashed: {series.name}" for series in self.series[1:]]
         legend = f"{'; '.join([*names, f'dotted: {_CHANCE}'])}."
         return paragraph(f"{self.note} {legend}".strip(), "note") + plot(
@@ -77,6 +77,11 @@ class RocPlot:
             y_title="true-positive rate",
             names_at=NamesAt(),
         )
+
+
+def _band_name(series: RocSeries) -> str:
+    has_width = any(low < high for _, _, low, high in series.points)
+    return ", with its 95 % interval" if has_width else ""
 
 
 def _description(series: RocSeries) -> str:

@@ -66,6 +66,27 @@ def test_noise_alone_reveals_nothing(setting: dict[str, Any], undefended: Attrib
     assert misled.level == "reversed"
 
 
+def test_a_control_of_another_audit_is_refused_before_the_attack(
+    setting: dict[str, Any], undefended: AttributeAudit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A control from elsewhere would turn "no verdict" into "not found"."""
+    monkeypatch.setattr(AttributeInference, "infer", None)
+    x, y, value = setting["public"]
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"x": setting["x"].roll(2, 0)}, "data, x"),
+        ({"public": (x[1:], y[1:], value[1:])}, "data, public images"),
+        ({"task": Task(nn.Linear(12, 3), example=x)}, "model, name"),
+        ({"attack": AttributeInference(clients=100)}, "attack, clients"),
+        ({"seed": 1}, "seed"),
+    ]
+    for changed, difference in cases:
+        arguments = {**setting, "defense": "gq", "control": undefended, **changed}
+        message = rf"control = .*: expected the same audit without a defence \(other: {difference}\)"
+        with pytest.raises(DataError, match=message) as raised:
+            audit_attribute(**arguments)
+        assert "\n" not in str(raised.value) and raised.value.field == "control"
+
+
 def test_shares_of_mixed_batches_are_predicted(setting: dict[str, Any]) -> None:
     x, y, value = (t.view(CLIENTS, BATCH, *t.shape[1:]) for t in _mixed_images())
     mixed = {**setting, "x": x, "y": y, "attribute": value}
@@ -135,7 +156,10 @@ def test_wrong_data_are_one_line(setting: dict[str, Any], undefended: AttributeA
         ),
         ({"y": y}, "y = .*: expected torch.int64 labels"),
         ({"task": None}, "task = None: expected a Task"),
-        ({"control": replace(undefended, defense="gq")}, "control = .*: expected the result for the same"),
+        (
+            {"control": replace(undefended, defense="gq")},
+            r"control = .*: expected the same audit without a defence \(other: defense\)",
+        ),
     ]
     for changed, message in cases:
         with pytest.raises(DataError, match=message) as raised:

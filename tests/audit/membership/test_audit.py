@@ -1,5 +1,6 @@
 """Membership audits: a planted leak is found, a null upload gives 0.5, and wrong data are one line."""
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 from tests.inference.membership_scene import BATCH, make_scene
 
+from refiner import Task
 from refiner.attacks import ThreatModel
 from refiner.audit import Protocol, Training, audit_membership, pair_by_label
 from refiner.audit.membership.uploads import round_simulator, round_uploads
@@ -19,6 +21,15 @@ SCENE = make_scene()
 X, Y = SCENE.x, SCENE.y
 OTHERS = SCENE.candidates.x[:, BATCH:], SCENE.candidates.y[:, BATCH:]
 KNOWN: dict[str, Any] = {"non_members": OTHERS, "public": SCENE.public}
+
+
+def trained_further() -> torch.nn.Module:
+    """The model with other weights."""
+    model = copy.deepcopy(SCENE.task.model)
+    torch.nn.utils.vector_to_parameters(get_parameters(SCENE.task) + 0.1, model.parameters())
+    return model
+
+
 CONTROL = audit_membership(SCENE.task, X, Y, defense="none", **KNOWN)
 
 
@@ -63,6 +74,16 @@ def test_there_is_no_verdict_where_members_differ_from_non_members_already() -> 
 def test_members_who_score_low_are_told_apart_too() -> None:
     turned = replace(CONTROL, defense="made up", members=-CONTROL.members, non_members=-CONTROL.non_members)
     assert turned.level == "reversed" and turned.auc.value == pytest.approx(1 - CONTROL.auc.value)
+
+
+def test_labels_are_the_same_if_each_is_as_frequent() -> None:
+    """Labels that members and non-members do not share tell them apart, whatever the images are."""
+    twice = tuple(torch.cat([part, part], 1) for part in OTHERS)
+    more = audit_membership(SCENE.task, X, Y, defense="none", non_members=twice, public=SCENE.public)
+    assert more.same_labels and more.level == "found"
+    other = (OTHERS[0], torch.zeros_like(OTHERS[1]))
+    unfair = audit_membership(SCENE.task, X, Y, defense="none", non_members=other, public=SCENE.public)
+    assert not unfair.same_labels and unfair.level == "no verdict"
 
 
 def test_one_client_has_no_interval_and_no_verdict() -> None:
@@ -130,6 +151,29 @@ def test_pairs_have_equal_labels_and_no_sample_twice() -> None:
 
 
 @pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        ({"x": X.flip(0)}, "data, x"),
+        ({"non_members": (OTHERS[0].flip(0), OTHERS[1])}, "data, candidates"),
+        ({"public": tuple(part[:-1] for part in SCENE.public)}, "data, public images"),
+        ({"task": Task(trained_further(), example=X[0])}, "model, sha256"),
+        ({"attack": "alignment:images=50"}, "attack, images"),
+        ({"attack": "likelihood"}, "attack, name"),
+        ({"training": Training(epochs=2)}, "training, epochs"),
+        ({"threat": ThreatModel(labels=True)}, "threat, labels"),
+        ({"seed": 1}, "seed"),
+    ],
+)
+def test_a_control_of_another_audit_is_refused(change: dict[str, Any], difference: str) -> None:
+    """A control from elsewhere would turn "no verdict" into "not found"."""
+    arguments: dict[str, Any] = {"task": SCENE.task, "x": X, "y": Y, "defense": "gq:bits=8", **KNOWN} | change
+    message = rf"control = .*: expected the same audit without a defence \(other: {difference}\)"
+    with pytest.raises(DataError, match=message) as error:
+        audit_membership(**arguments, control=CONTROL)
+    assert len(str(error.value).splitlines()) == 1 and error.value.field == "control"
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         (
@@ -145,8 +189,8 @@ def test_pairs_have_equal_labels_and_no_sample_twice() -> None:
         ({"y": Y[:, :2]}, r"expected torch.int64 labels \[12, 4\]"),
         ({"training": Training(protocol=Protocol(local_steps=3))}, "local_steps = 3: expected a divisor"),
         (
-            {"defense": "gq", "control": CONTROL, "attack": "likelihood"},
-            "the result of likelihood on the same",
+            {"defense": "gq", "control": replace(CONTROL, defense="gq")},
+            r"control = .*: expected the same audit without a defence \(other: defense\)",
         ),
     ],
 )

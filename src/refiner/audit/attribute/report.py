@@ -25,8 +25,9 @@ DEFINITIONS = (
     ),
     (
         "verdict",
-        "Found: the interval lies above chance. Not found: it does not, but that of undefended uploads does. "
-        "No verdict: neither does.",
+        "Found: the interval lies above chance. Reversed: that of the AUC lies below 0.5; the attack is "
+        "misled to the opposite answer, and an attacker who suspects it turns the answers around. Not found: "
+        "neither, but that of undefended uploads lies above chance. No verdict: that does not either.",
     ),
 )
 

@@ -1,5 +1,6 @@
 """The result of an audit of attribute inference: how well uploads reveal a property that is not the task."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -31,6 +32,8 @@ class AttributeAudit:
         public: Number of public images.
         scores: The score of every client `[V]`; for mixed batches the predicted share.
         actual: The value or share of every client `[V]`.
+        settings: What the scores depend on besides the defence, as JSON values: checksums of the data and the
+            model, the attack, the threat model and the seed. A control has the same.
     """
 
     defense: str
@@ -47,6 +50,7 @@ class AttributeAudit:
     public: int
     scores: Tensor
     actual: Tensor
+    settings: Mapping[str, object]
 
     @property
     def curve(self) -> RocCurve | None:
@@ -112,6 +116,7 @@ class AttributeAudit:
             "public": self.public,
             "scores": [round(score, 4) for score in self.scores.tolist()],
             "actual": self.actual.tolist(),
+            "settings": dict(self.settings),
         }
 
     def __repr__(self) -> str:

@@ -69,8 +69,8 @@ def audit_membership(
         training: Rounds, epochs and protocol; by default each client uploads one gradient.
         threat: What the attacker is given besides uploads, models and candidates.
         seed: Seed of everything random.
-        control: The result of the same attack on the same clients and seed without a defence; by default it
-            is computed.
+        control: The result of the same audit without a defence: the same clients, candidates, model, attack,
+            training and seed. By default it is computed.
         folder: Where the scores of every defence are kept; those that are there already are not computed
             again, so that an audit that was interrupted continues.
         on_simulated: Called with the number of clients that the attack has simulated so far.
@@ -99,53 +99,53 @@ def audit_membership(
     attacker = make_membership_attack(attack) if isinstance(attack, str) else attack
     granted = threat or ThreatModel()
     granted.check(attacker.needs_for(task), attacker.name)
-    is_undefended = isinstance(defender, NoDefense)
-    if control is None and not is_undefended:
-        control = audit_membership(
-            task, x, y, non_members=non_members, public=public, defense="none", attack=attacker,
-            training=training, threat=threat, seed=seed, folder=folder, on_simulated=on_simulated,
-        )  # fmt: skip
-    if control is not None:
-        _check_control(control, attacker.name, clients)
-    with_blind = control is None
     settings = ScoreSettings.of(
         folder, task, {"x": x, "y": y, **_candidates_by_name(clients)}, attack=attacker.name,
         attack_settings=attacker.settings(), threat=granted, seed=seed,
-        further={"training": asdict(training), "blind baseline": with_blind},
+        further={"training": asdict(training)},
     )  # fmt: skip
+    if control is not None:
+        settings.check_control(control)
 
-    def score() -> dict[str, object]:
-        start = time.perf_counter()
-        scores, blind = _scores(
-            task, defender, attacker, granted, clients, training, seed, on_simulated, with_blind=with_blind
+    def measured(defense: Defense, name: str, control: MembershipAudit | None) -> MembershipAudit:
+        with_blind = control is None
+
+        def score() -> dict[str, object]:
+            start = time.perf_counter()
+            scores, blind = _scores(
+                task, defense, attacker, granted, clients, training, seed, on_simulated, with_blind=with_blind
+            )
+            # A score that is not finite is no number in JSON.
+            return {
+                "scores": to_json_value(scores.tolist()),
+                "blind": None if blind is None else blind._asdict(),
+                "seconds": time.perf_counter() - start,
+            }
+
+        kept = settings.kept(task, defense, score, {"blind baseline": with_blind})
+        scores = torch.tensor(
+            [[from_json_number(value) for value in row] for row in kept["scores"]], dtype=torch.float64
         )
-        # A score that is not finite is no number in JSON.
-        return {
-            "scores": to_json_value(scores.tolist()),
-            "blind": None if blind is None else blind._asdict(),
-            "seconds": time.perf_counter() - start,
-        }
+        inside, outside = scores[:, : clients.members], scores[:, clients.members :]
+        return MembershipAudit(
+            defense=name,
+            attack=attack if isinstance(attack, str) else attacker.name,
+            clients=len(inside),
+            batch=clients.members,
+            rounds=training.rounds,
+            epochs=training.epochs,
+            members=inside,
+            non_members=outside,
+            undefended=area_under_curve(inside, outside) if control is None else control.undefended,
+            blind=_estimate(kept["blind"]) if control is None else control.blind,
+            same_labels=_have_same_labels(clients),
+            seconds=kept["seconds"],
+            settings=settings.values,
+        )
 
-    kept = settings.kept(task, defender, score)
-    scores = torch.tensor(
-        [[from_json_number(value) for value in row] for row in kept["scores"]], dtype=torch.float64
-    )
-    inside, outside = scores[:, : clients.members], scores[:, clients.members :]
-    auc = area_under_curve(inside, outside)
-    return MembershipAudit(
-        defense=defense if isinstance(defense, str) else defender.name,
-        attack=attack if isinstance(attack, str) else attacker.name,
-        clients=len(inside),
-        batch=clients.members,
-        rounds=training.rounds,
-        epochs=training.epochs,
-        members=inside,
-        non_members=outside,
-        undefended=auc if control is None else control.undefended,
-        blind=_estimate(kept["blind"]) if control is None else control.blind,
-        same_labels=_have_same_labels(clients),
-        seconds=kept["seconds"],
-    )
+    if control is None and not isinstance(defender, NoDefense):
+        control = measured(NoDefense(), NoDefense.name, None)
+    return measured(defender, defense if isinstance(defense, str) else defender.name, control)
 
 
 def _scores(
@@ -257,14 +257,12 @@ def _checked_public(public: tuple[Tensor, Tensor] | None, candidates: Candidates
     return AttackerImages(images, labels, f"{len(images)} public images")
 
 
-def _check_control(control: MembershipAudit, attack: str, clients: _Clients) -> None:
-    count = (len(clients.candidates.x), clients.members)
-    known = (control.clients, control.batch)
-    if control.defense != NoDefense.name or control.attack.partition(":")[0] != attack or known != count:
-        expected = f"the result of {attack} on the same clients without a defence"
-        raise DataError(field="control", value=control, expected=expected)
-
-
 def _have_same_labels(clients: _Clients) -> bool:
-    inside, outside = clients.candidates.y[:, : clients.members], clients.candidates.y[:, clients.members :]
-    return inside.shape == outside.shape and torch.equal(inside.sort(1).values, outside.sort(1).values)
+    """Whether each label is as frequent among a client's non-members as among its members."""
+    labels = clients.candidates.y
+    inside, outside = labels[:, : clients.members], labels[:, clients.members :]
+    for label in torch.unique(labels):
+        members, others = (inside == label).sum(1), (outside == label).sum(1)
+        if not torch.equal(members * outside.shape[1], others * inside.shape[1]):
+            return False
+    return True

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from refiner.audit.membership.result import CHANCE, MembershipAudit
-from refiner.audit.roc_series import roc_series
+from refiner.audit.membership.result import MembershipAudit
+from refiner.audit.membership.verdict import CHANCE
+from refiner.audit.roc_series import client_roc_series
 from refiner.report import Cell, Page, RocPlot, RocSeries, Section, Table, write_page
 
 COLUMNS = (
@@ -18,10 +19,14 @@ DEFINITIONS = (
     ("blind", "Its AUC with other clients' undefended uploads, which say nothing: 0.5 if the test is fair."),
     ("balanced accuracy", "Mean of the shares of members and non-members that are recognised, at a threshold "
      "that other clients chose."),
-    ("TPR at 1 % FPR", "Members that are found while one non-member in a hundred is accused."),
+    ("TPR at 1 % FPR", "Members that are found while one non-member in a hundred is accused. The band of the "
+     "ROC curve is its 95 % interval, which resamples clients."),
     ("TPR at 0.1 % FPR", "While one in a thousand is accused; only with 1,000 non-members or more."),
     ("verdict", "Found: the interval of the AUC is above 0.5, and above that of the blind AUC where this is "
-     "above 0.5 too. No verdict: nothing is found without a defence either, or no more than blindly."),
+     "above 0.5 too. Reversed: it is below 0.5 and below that of the blind AUC, so that an attacker who "
+     "suspects it turns the scores around. Not found: neither, though the attack finds members without a "
+     "defence. No verdict: it does not; or the blind AUC explains what is found; or non-members have other "
+     "labels than members; or a single client has no interval."),
 )  # fmt: skip
 # With fewer non-members the threshold of 0.1 % is above all of them.
 _ENOUGH_FOR_LOWEST = 1000
@@ -51,13 +56,21 @@ def membership_rows(results: Sequence[MembershipAudit]) -> list[list[str | Cell]
 
 
 def strongest(results: Sequence[MembershipAudit]) -> list[MembershipAudit]:
-    """Return the result of each defence against the attack with the highest AUC."""
+    """Return the result of each defence against the attack that tells most about its clients.
+
+    This is one that finds members, or finds them reversed, if any does; among several, that with the AUC
+    furthest from 0.5.
+    """
     found: dict[str, MembershipAudit] = {}
     for result in results:
         known = found.get(result.defense)
-        if known is None or result.auc.value > known.auc.value:
+        if known is None or _strength(result) > _strength(known):
             found[result.defense] = result
     return list(found.values())
+
+
+def _strength(result: MembershipAudit) -> tuple[bool, float]:
+    return result.level in ("found", "reversed"), abs(result.auc.value - CHANCE)
 
 
 def membership_sections(results: Sequence[MembershipAudit]) -> list[Section]:
@@ -67,8 +80,10 @@ def membership_sections(results: Sequence[MembershipAudit]) -> list[Section]:
         results: The audits, at least one.
     """
     undefended = {result.attack: result for result in results if result.undefended == result.auc}
+    reasons = dict.fromkeys(result.verdict.reason for result in results if result.verdict.reason)
+    note = f"No verdict because {'; or because '.join(reasons)}." if reasons else ""
     sections: list[Section] = [
-        Table("Who was a member", COLUMNS, membership_rows(results), definitions=list(DEFINITIONS))
+        Table("Who was a member", COLUMNS, membership_rows(results), note, definitions=list(DEFINITIONS))
     ]
     for result in strongest(results):
         curves = [_series(result, result.defense)]
@@ -111,4 +126,4 @@ def write_membership_report(path: Path, results: Sequence[MembershipAudit], sour
 
 
 def _series(result: MembershipAudit, name: str) -> RocSeries:
-    return roc_series(name, result.curve, result.members.numel())
+    return client_roc_series(name, result.members, result.non_members)

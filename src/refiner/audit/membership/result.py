@@ -1,20 +1,18 @@
 """The result of a membership audit: how well scores of members and of non-members can be told apart."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor
 
 from refiner.audit.bootstrap import mean_interval
+from refiner.audit.membership.verdict import MembershipLevel, MembershipVerdict, membership_verdict
 from refiner.audit.result_records import Mean
 from refiner.metrics import Estimate, RocCurve, TprAtFpr, area_under_curve, roc_curve, tpr_at_fpr
 from refiner.metrics.operating_points import balanced_accuracies
 
-MembershipLevel = Literal["found", "reversed", "not found", "no verdict"]
-CHANCE = 0.5
-"""The AUC of scores that say nothing."""
 FPRS = (0.01, 0.001)
 """The false-positive rates at which the TPR is given."""
 
@@ -35,9 +33,11 @@ class MembershipAudit:
         undefended: The AUC of the same attack on undefended uploads.
         blind: The AUC of the same attack given other clients' undefended uploads, which can say nothing: away
             from 0.5, members and non-members differ already in what they show. None for a single client.
-        same_labels: Whether the non-members of every client have the labels of its members. Otherwise part of
-            what is found may be which classes the client has.
+        same_labels: Whether the non-members of every client have the labels of its members, in equal shares.
+            Otherwise what is found may be which classes the client has, and there is no verdict.
         seconds: How long the attack took on the defence's uploads.
+        settings: What the scores depend on besides the defence, as JSON values: checksums of the data and the
+            model, the attack, the threat model, the training and the seed. A control has the same.
     """
 
     defense: str
@@ -52,6 +52,7 @@ class MembershipAudit:
     blind: Estimate | None
     same_labels: bool
     seconds: float
+    settings: Mapping[str, object]
 
     @cached_property
     def auc(self) -> Estimate:
@@ -74,33 +75,25 @@ class MembershipAudit:
         accuracies = balanced_accuracies(self.members, self.non_members)
         return None if accuracies is None else mean_interval(accuracies.tolist(), self.clients)
 
+    @cached_property
+    def verdict(self) -> MembershipVerdict:
+        """The verdict, and why there is none; see `membership_verdict`."""
+        return membership_verdict(self.auc, self.undefended, self.blind, same_labels=self.same_labels)
+
     @property
     def level(self) -> MembershipLevel:
-        """The verdict, by intervals against chance.
-
-        "found": the whole interval of the AUC is above 0.5; where that of the blind baseline is above 0.5
-        too, it must be above the baseline's. "reversed": it is below 0.5, so that members score low, and an
-        attacker who suspects it turns the scores around. "no verdict": a single client has no interval; the
-        attack finds no members in undefended uploads either; or the baseline explains what it finds.
-        """
-        bar = CHANCE
-        if self.blind is not None and self.blind.low is not None and self.blind.low > CHANCE:
-            bar = self.blind.high or CHANCE
-        if self.auc.low is None or self.undefended.low is None or self.undefended.low <= bar:
-            return "no verdict"
-        if self.auc.low > bar:
-            return "found"
-        if self.auc.high is not None and self.auc.high < CHANCE:
-            return "reversed"
-        return "not found" if self.auc.low <= CHANCE else "no verdict"
+        """The verdict alone."""
+        return self.verdict.level
 
     @property
     def sentence(self) -> str:
         """The result in one sentence."""
         interval = "" if self.auc.low is None else f" ({self.auc.low:.3f} to {self.auc.high:.3f})"
         low = self.tpr[0]
+        reason = self.verdict.reason
+        verdict = f"{self.level} ({reason})" if reason else f"members {self.level}"
         return (
-            f"{self.defense} against {self.attack}: members {self.level}; AUC {self.auc.value:.3f}{interval}"
+            f"{self.defense} against {self.attack}: {verdict}; AUC {self.auc.value:.3f}{interval}"
             f", undefended {self.undefended.value:.3f}; {100 * low.value:.1f} % of members at "
             f"{100 * low.fpr:g} % false positives."
         )
@@ -115,6 +108,7 @@ class MembershipAudit:
             "rounds": self.rounds,
             "epochs": self.epochs,
             "level": self.level,
+            "reason": self.verdict.reason,
             "auc": self.auc._asdict(),
             "undefended_auc": self.undefended._asdict(),
             "blind_auc": None if self.blind is None else self.blind._asdict(),
@@ -124,6 +118,7 @@ class MembershipAudit:
             "non_members": self.non_members.numel(),
             "same_labels": self.same_labels,
             "seconds": round(self.seconds, 2),
+            "settings": dict(self.settings),
         }
 
     def __repr__(self) -> str:
