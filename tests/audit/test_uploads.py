@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from refiner.audit.local_update import noise_of
 from refiner.audit.uploads import uploads
 from refiner.core import Task
 from refiner.defenses import make_defense
+from refiner.errors import SettingError
 from refiner.models import LeNet
 
 
@@ -52,3 +54,19 @@ def test_robust_data_is_returned_for_any_defence_that_crafts_it() -> None:
     )
     assert single is not None and chain is not None and torch.equal(single, chain)
     assert single.shape == x.shape and none is None
+
+
+@pytest.mark.parametrize("name", ["dp-gaussian", "refiner", "refiner+dp-gaussian"])
+def test_no_two_of_many_rounds_and_steps_have_the_same_noise_on_gradients(name: str) -> None:
+    defense, inputs = make_defense(name), [torch.full((1, 1), step % 20) for step in range(40)]
+    drawn = [noise_of(defense, 0, round, inputs, step) for round in range(3) for step in range(40)]
+    assert len(set(drawn)) == 3 * 40
+    # Of a secret key's seeds there is one for each of the twenty parts of the data.
+    assert len({seed for seed, _ in drawn}) == (20 if defense.uses_secret_key else 3 * 40)
+
+
+def test_a_number_of_an_upload_needs_a_seed() -> None:
+    x, y = torch.rand(1, 1, 4), torch.zeros(1, 1, dtype=torch.long)
+    task = Task(torch.nn.Linear(4, 2), example=x[0])
+    with pytest.raises(SettingError, match="upload = 1: expected None without a seed"):
+        make_defense("none").protection(task, x, y, upload=1)

@@ -13,8 +13,8 @@ from refiner.defenses import Defense
 
 # Parameters, over all clients, that are changed in one call; with more, one client follows another.
 _MAX_PARAMETERS = 2**26
-# Added to the seed of every further step with other samples, so that no two draw the same noise.
-_STEP_SEED = 2**40
+# Added to the seed of every further step and round, so that no two draw the same noise.
+_STEP_SEED, _ROUND_SEED = 2**40, 2**45
 
 
 class LocalUpdate(NamedTuple):
@@ -36,6 +36,7 @@ def local_update(
     lr: float,
     seed: int,
     first_victim: int,
+    round: int = 0,
 ) -> LocalUpdate:
     """Return the sum of the protected gradients of every client's local steps.
 
@@ -48,12 +49,15 @@ def local_update(
         lr: Their learning rate.
         seed: The seed of the defence's noise.
         first_victim: The number of the first client, for the noise.
+        round: The number of the round. In all rounds and steps noise on gradients is new, and that of samples
+            the same if the defence has a secret key.
 
     Returns:
         The uploads. For one step it is the client's gradient.
     """
     if steps == 1:
-        protection = defense.protection(task, x, y, seed=seed, first_victim=first_victim)
+        own_seed, upload = noise_of(defense, seed, round, [x], 0)
+        protection = defense.protection(task, x, y, seed=own_seed, first_victim=first_victim, upload=upload)
         return LocalUpdate(protection.robust, Observation.of(task, protection.update))
     together = defense.supports_models_per_victim and len(x) * task.size <= _MAX_PARAMETERS
     if len(x) > 1 and not together:
@@ -67,6 +71,7 @@ def local_update(
                 lr=lr,
                 seed=seed,
                 first_victim=first_victim + i,
+                round=round,
             )
             for i in range(len(x))
         ]
@@ -78,14 +83,14 @@ def local_update(
     try:
         inputs = x.chunk(steps, 1)
         for number, (part_x, part_y) in enumerate(zip(inputs, y.chunk(steps, 1), strict=True)):
-            drawn = _drawn_in(defense, inputs, number)
+            own_seed, upload = noise_of(defense, seed, round, inputs, number)
             own = task
             if number and together:
                 own = task.with_models(before - lr * total)
             elif number:
                 set_parameters(task, (before - lr * total)[0])
             protection = defense.protection(
-                own, part_x, part_y, seed=seed + drawn * _STEP_SEED, first_victim=first_victim
+                own, part_x, part_y, seed=own_seed, first_victim=first_victim, upload=upload
             )
             if number == 0:
                 observation = Observation.of(task, protection.update)
@@ -100,11 +105,31 @@ def local_update(
     )
 
 
-def _drawn_in(defense: Defense, inputs: Sequence[Tensor], number: int) -> int:
-    """The step in which the noise of a step is drawn: samples that recur keep it if there is a secret key."""
+def noise_of(
+    defense: Defense, seed: int, round: int, inputs: Sequence[Tensor], number: int
+) -> tuple[int, int]:
+    """Return the seed of a step of a round, and the number of its upload among those with that seed.
+
+    With a secret key the noise belongs to samples: wherever they recur, the seed is that of the step in which
+    they came first, and only the number is new.
+
+    Args:
+        defense: The defence of every step.
+        seed: The seed of the first step of the first round.
+        round: The number of the round.
+        inputs: The samples of every step of a round.
+        number: The number of the step.
+
+    >>> from refiner.defenses import NoDefense, Refiner
+    >>> inputs = [torch.zeros(1), torch.ones(1), torch.zeros(1)]
+    >>> noise_of(Refiner(), 7, 0, inputs, 2), noise_of(NoDefense(), 7, 0, inputs, 2)
+    ((7, 2), (2199023255559, 0))
+    """
+    steps = len(inputs)
     if not defense.uses_secret_key:
-        return number
-    return next(first for first in range(number + 1) if torch.equal(inputs[first], inputs[number]))
+        return seed + number * _STEP_SEED + round * max(_ROUND_SEED, steps * _STEP_SEED), 0
+    first = next(first for first in range(steps) if torch.equal(inputs[first], inputs[number]))
+    return seed + first * _STEP_SEED, round * steps + number - first
 
 
 def _joined(observations: list[Observation]) -> Observation:

@@ -32,6 +32,7 @@ def uploads(
     seed: int,
     chunk: int | None = None,
     protocol: Protocol = FEDSGD,
+    round: int = 0,
     send_to: Callable[[Task, int], None] = lambda task, client: None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Tensor | None, Observation]:
@@ -46,6 +47,7 @@ def uploads(
         seed: The seed of the defence's noise.
         chunk: Number of victims protected at a time; None chooses it.
         protocol: Local steps, and clients of a sum.
+        round: The number of the round; see `local_update`.
         send_to: Called before the uploads of the clients with a certain number in their sums: the server may
             change their model (see `Attack.send_to`).
         on_progress: Called with the number of victims done and their total.
@@ -61,7 +63,9 @@ def uploads(
     """
     observations, samples = protocol.observations(len(x), x.shape[1])
     step = victims_per_call(x.shape[1], chunk)
-    protect = partial(local_update, task, defense, steps=protocol.local_steps, lr=protocol.lr, seed=seed)
+    protect = partial(
+        local_update, task, defense, steps=protocol.local_steps, lr=protocol.lr, seed=seed, round=round
+    )
     robust: list[list[Tensor]] = []
     total, like = None, None
     for client in range(protocol.summed_clients):

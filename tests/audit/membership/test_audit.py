@@ -109,14 +109,22 @@ def test_the_simulator_does_what_clients_do() -> None:
 
 def test_a_client_keeps_the_noise_of_its_images_in_all_rounds_and_epochs() -> None:
     """A secret key gives an image the same noise whenever it recurs; noise on gradients is always new."""
-    refiner, noise = (make_defense(text) for text in ("refiner:start=centred,search=never", "dp-gaussian"))
+    by_image, by_draw = "refiner:start=centred,search=never", "dp-gaussian:magnitude=0.1,clip=none"
     still = Training(rounds=2, epochs=2, protocol=Protocol(local_steps=2, lr=1e-30))
     once = Training(protocol=Protocol(local_steps=2, lr=1e-30))
-    for defense, kept in ((refiner, True), (noise, False)):
-        first, second = (o.gradient for o in round_uploads(SCENE.task, defense, X, Y, still, seed=0))
-        (single,) = round_uploads(SCENE.task, defense, X, Y, once, seed=0)
+    found = []
+    for defense, kept in ((by_image, True), (by_draw, False), (f"{by_image}+{by_draw}", False)):
+        uploaded = round_uploads(SCENE.task, make_defense(defense), X, Y, still, seed=0)
+        (single,) = round_uploads(SCENE.task, make_defense(defense), X, Y, once, seed=0)
+        first, second = (o.gradient for o in uploaded)
         assert torch.equal(first, second) == kept
         assert torch.allclose(first, 2 * single.gradient, atol=1e-5) == kept
+        found.append(torch.stack([first, second, single.gradient]).flatten(1))
+    # In a chain only the noise on gradients is new: it alone remains without the part with the secret key.
+    noise = found[2] - found[0]
+    assert abs(float(torch.corrcoef(noise)[0, 1])) < 5 / noise.shape[1] ** 0.5
+    deviation = noise.std(1)
+    assert float(deviation[0] / deviation[2]) == pytest.approx(2**0.5, rel=0.05)
 
 
 def test_pairs_have_equal_labels_and_no_sample_twice() -> None:

@@ -17,9 +17,6 @@ from refiner.core.flat_parameters import get_parameters, set_parameters
 from refiner.core.task import Task
 from refiner.defenses import Defense
 
-# Added to the seed of every further round, so that no two draw the same noise on gradients.
-_ROUND_SEED = 2**45
-
 
 @dataclass(frozen=True)
 class Training:
@@ -69,7 +66,7 @@ def round_uploads(
         parameters = before
         for number in range(training.rounds):
             set_parameters(task, parameters)
-            observation = _observed(task, defense, x, y, training, _round_seed(defense, seed, number))[1]
+            observation = _observed(task, defense, x, y, training, seed, number)[1]
             observations.append(observation)
             parameters = parameters - training.protocol.lr * observation.gradient.mean(0)
     return observations
@@ -101,8 +98,7 @@ def round_simulator(
             for number, observation in enumerate(observations):
                 flat = torch.cat([value.flatten() for value in observation.parameters.values()])
                 set_parameters(task, flat)
-                own_seed = _round_seed(defense, SIMULATION + seed, number)
-                crafted, simulated = _observed(task, defense, x, y, training, own_seed)
+                crafted, simulated = _observed(task, defense, x, y, training, SIMULATION + seed, number)
                 found.append(simulated.gradient)
                 robust = crafted if number == 0 else robust
         if robust is not None:
@@ -112,13 +108,8 @@ def round_simulator(
     return Simulator(public.images, public.labels, protect)
 
 
-def _round_seed(defense: Defense, seed: int, number: int) -> int:
-    """The seed of a round's noise; a secret key gives samples the same noise in all rounds."""
-    return seed if defense.uses_secret_key else seed + number * _ROUND_SEED
-
-
 def _observed(
-    task: Task, defense: Defense, x: Tensor, y: Tensor, training: Training, seed: int
+    task: Task, defense: Defense, x: Tensor, y: Tensor, training: Training, seed: int, round: int
 ) -> tuple[Tensor | None, Observation]:
     """The robust data and the uploads of one round; a client's samples recur in every epoch."""
     repeats = [1, training.epochs, *[1] * (x.ndim - 2)]
@@ -130,6 +121,7 @@ def _observed(
         labels=False,
         seed=seed,
         protocol=training.whole,
+        round=round,
     )
     samples = x.shape[1] * training.protocol.summed_clients
     if robust is not None:
