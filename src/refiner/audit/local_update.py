@@ -7,14 +7,13 @@ import torch
 from torch import Tensor
 
 from refiner.attacks import Observation
+from refiner.audit.seeds import ROUND_SEED, STEP_SEED
 from refiner.core.flat_parameters import get_parameters, set_parameters
 from refiner.core.task import Task
 from refiner.defenses import Defense
 
 # Parameters, over all clients, that are changed in one call; with more, one client follows another.
 _MAX_PARAMETERS = 2**26
-# Added to the seed of every further step and round, so that no two draw the same noise.
-_STEP_SEED, _ROUND_SEED = 2**40, 2**45
 
 
 class LocalUpdate(NamedTuple):
@@ -127,9 +126,9 @@ def noise_of(
     """
     steps = len(inputs)
     if not defense.uses_secret_key:
-        return seed + number * _STEP_SEED + round * max(_ROUND_SEED, steps * _STEP_SEED), 0
+        return seed + number * STEP_SEED + round * max(ROUND_SEED, steps * STEP_SEED), 0
     first = next(first for first in range(steps) if torch.equal(inputs[first], inputs[number]))
-    return seed + first * _STEP_SEED, round * steps + number - first
+    return seed + first * STEP_SEED, round * steps + number - first
 
 
 def _joined(observations: list[Observation]) -> Observation:

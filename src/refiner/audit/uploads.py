@@ -12,7 +12,7 @@ from refiner.attacks import Observation, SimulatedUploads, Simulator
 from refiner.audit.attacker_images import AttackerImages
 from refiner.audit.local_update import local_update
 from refiner.audit.protocol import Protocol
-from refiner.audit.seeds import SIMULATION
+from refiner.audit.seeds import simulation_seed
 from refiner.core.task import Task
 from refiner.defenses import Defense
 
@@ -137,7 +137,7 @@ def simulator(
 
     def protect(x: Tensor, y: Tensor, seed: int) -> SimulatedUploads:
         like = next(iter(task.parameters().values()))
-        own_seed = SIMULATION + checks.integer("seed", seed, 0)
+        own_seed = simulation_seed(seed)
         x, y = protocol.by_client(x.to(like)), protocol.by_client(y.to(like.device))
         robust, observation = uploads(
             task, defense, x, y, labels=False, seed=own_seed, protocol=protocol, send_to=send_to

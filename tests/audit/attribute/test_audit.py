@@ -123,6 +123,13 @@ def test_wrong_data_are_one_line(setting: dict[str, Any], undefended: AttributeA
         ({"public": (x, y, value[:3])}, r"public = \[200, 200, 3\]: expected one label and one value"),
         ({"public": own}, "public = 2: so many images are the clients'; expected others"),
         ({"public": (x, y, 0 * value)}, "public attribute = 0: expected images with both values"),
+        ({"public": (x, y, value * 0.75)}, "public attribute = 0.75: expected 0 or 1, or another integer"),
+        (
+            {"groups": (None, None)},
+            "groups = 'NoneType and NoneType': expected a pair of tensors of integers",
+        ),
+        ({"groups": numbers}, "groups = 'Tensor': expected a pair of tensors"),
+        ({"groups": (numbers + 0.5, torch.arange(200))}, "groups = .*: expected a pair of tensors of integ"),
         ({"groups": (numbers, torch.arange(200))}, "groups = 80: so many public images are of the clients'"),
         ({"groups": (numbers, numbers)}, "groups = .*: expected "),
         ({"attribute": 0 * setting["attribute"]}, "attribute = 0: expected both values, 0 and 1"),

@@ -9,10 +9,12 @@ from tests.inference.membership_scene import BATCH, make_scene
 
 from refiner.attacks import ThreatModel
 from refiner.audit import Protocol, Training, audit_membership, pair_by_label
+from refiner.audit.attacker_images import AttackerImages
 from refiner.audit.membership.uploads import round_simulator, round_uploads
+from refiner.audit.uploads import simulator
 from refiner.core.flat_parameters import get_parameters
 from refiner.defenses import NoDefense, make_defense
-from refiner.errors import DataError, RefinerError
+from refiner.errors import DataError, RefinerError, SettingError
 from refiner.metrics import Estimate
 
 SCENE = make_scene()
@@ -98,13 +100,21 @@ def test_epochs_are_local_steps_over_the_same_samples() -> None:
 def test_the_simulator_does_what_clients_do() -> None:
     training = Training(rounds=2, epochs=2, protocol=Protocol(lr=0.3))
     observations = round_uploads(SCENE.task, NoDefense(), X, Y, training, seed=0)
-    from refiner.audit.attacker_images import AttackerImages
-
     public = AttackerImages(*SCENE.public, "public rows")
-    simulator = round_simulator(SCENE.task, NoDefense(), public, observations, training)
-    simulated = simulator.protect(X, Y, 3).gradients
-    for observation, gradient in zip(observations, simulated, strict=True):
+    simulated = round_simulator(SCENE.task, NoDefense(), public, observations, training).protect(X, Y, 3)
+    for observation, gradient in zip(observations, simulated.gradients, strict=True):
         torch.testing.assert_close(gradient, observation.gradient)
+
+
+@pytest.mark.parametrize("seed", [-1, -(2**33), 1.0, True])
+def test_a_seed_that_is_no_natural_number_is_one_line(seed: Any) -> None:
+    """Added to the simulation's own, a negative seed would be that of a victim."""
+    observations, simulate = SCENE.observed()
+    single = simulator(SCENE.task, NoDefense(), AttackerImages(*SCENE.public, "public rows"))
+    assert single is not None and len(observations) == 1
+    for protect in (simulate.protect, single.protect):
+        with pytest.raises(SettingError, match=r"^seed = .*: expected an integer ≥ 0$"):
+            protect(X, Y, seed)
 
 
 def test_a_client_keeps_the_noise_of_its_images_in_all_rounds_and_epochs() -> None:
@@ -143,6 +153,15 @@ def test_pairs_have_equal_labels_and_no_sample_twice() -> None:
         (
             {"non_members": (OTHERS[0][:, :0], OTHERS[1][:, :0])},
             "non_members = .*expected one or more for each",
+        ),
+        (
+            {"non_members": None},
+            "non_members = None: expected a pair of tensors: samples .* and their lab",
+        ),
+        ({"non_members": OTHERS[0]}, "non_members = 'Tensor': expected a pair of tensors"),
+        (
+            {"non_members": (OTHERS[0].tolist(), OTHERS[1])},
+            "non_members = 'list and Tensor': expected",
         ),
         ({"non_members": (X, Y)}, "non_members = .*48 of them are members too"),
         ({"public": (X.flatten(0, 1), Y.flatten())}, "public = .*48 of them are candidates, expected other"),

@@ -11,7 +11,7 @@ from refiner import checks
 from refiner.attacks import Observation, SimulatedUploads, Simulator
 from refiner.audit.attacker_images import AttackerImages
 from refiner.audit.protocol import Protocol
-from refiner.audit.seeds import SIMULATION
+from refiner.audit.seeds import simulation_seed
 from refiner.audit.uploads import FEDSGD, uploads
 from refiner.core.flat_parameters import get_parameters, set_parameters
 from refiner.core.task import Task
@@ -90,6 +90,7 @@ def round_simulator(
     """
 
     def protect(x: Tensor, y: Tensor, seed: int) -> SimulatedUploads:
+        own_seed = simulation_seed(seed)
         like = next(iter(task.parameters().values()))
         x = training.protocol.by_client(x.to(like))
         y = training.protocol.by_client(y.to(like.device))
@@ -98,7 +99,7 @@ def round_simulator(
             for number, observation in enumerate(observations):
                 flat = torch.cat([value.flatten() for value in observation.parameters.values()])
                 set_parameters(task, flat)
-                crafted, simulated = _observed(task, defense, x, y, training, SIMULATION + seed, number)
+                crafted, simulated = _observed(task, defense, x, y, training, own_seed, number)
                 found.append(simulated.gradient)
                 robust = crafted if number == 0 else robust
         if robust is not None:
