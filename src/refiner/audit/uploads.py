@@ -10,6 +10,7 @@ from torch import Tensor
 from refiner import checks
 from refiner.attacks import Observation, SimulatedUploads, Simulator
 from refiner.audit.attacker_images import AttackerImages
+from refiner.audit.client_states import ClientStates
 from refiner.audit.local_update import local_update
 from refiner.audit.protocol import Protocol
 from refiner.audit.seeds import simulation_seed
@@ -33,6 +34,7 @@ def uploads(
     chunk: int | None = None,
     protocol: Protocol = FEDSGD,
     round: int = 0,
+    states: ClientStates | None = None,
     send_to: Callable[[Task, int], None] = lambda task, client: None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Tensor | None, Observation]:
@@ -48,6 +50,7 @@ def uploads(
         chunk: Number of victims protected at a time; None chooses it.
         protocol: Local steps, and clients of a sum.
         round: The number of the round; see `local_update`.
+        states: What the victims remember from earlier rounds, with the same `chunk`; None before the first.
         send_to: Called before the uploads of the clients with a certain number in their sums: the server may
             change their model (see `Attack.send_to`).
         on_progress: Called with the number of victims done and their total.
@@ -64,7 +67,14 @@ def uploads(
     observations, samples = protocol.observations(len(x), x.shape[1])
     step = victims_per_call(x.shape[1], chunk)
     protect = partial(
-        local_update, task, defense, steps=protocol.local_steps, lr=protocol.lr, seed=seed, round=round
+        local_update,
+        task,
+        defense,
+        steps=protocol.local_steps,
+        lr=protocol.lr,
+        seed=seed,
+        round=round,
+        states=states,
     )
     robust: list[list[Tensor]] = []
     total, like = None, None

@@ -140,7 +140,8 @@ class Defense(ABC):
             training: As in `protect`.
             noisy: As in `protect`.
             upload: For a study of several uploads with one seed, such as those of images that keep their
-                noise: the number of this one. The later parts of a chain draw new noise for each.
+                noise: the number of this one. The later parts of a chain draw new noise for each, and
+                `state` is used, which with a seed alone is left as it is.
 
         Returns:
             The update and, for the client alone, robust data and scores; None where it computes none.

@@ -10,6 +10,7 @@ from torch import Tensor
 from refiner import checks
 from refiner.attacks import Observation, SimulatedUploads, Simulator
 from refiner.audit.attacker_images import AttackerImages
+from refiner.audit.client_states import ClientStates
 from refiner.audit.protocol import Protocol
 from refiner.audit.seeds import simulation_seed
 from refiner.audit.uploads import FEDSGD, uploads
@@ -21,6 +22,9 @@ from refiner.defenses import Defense
 @dataclass(frozen=True)
 class Training:
     """How clients train before and between the uploads that an attacker sees.
+
+    In all rounds and epochs clients keep what their defence remembers (`Defense.init_state`) and the noise of
+    their images, if it has a secret key; noise on gradients is always new.
 
     Args:
         rounds: Uploads of each client. After each the server takes a step with the mean of all of them.
@@ -63,10 +67,10 @@ def round_uploads(
     """
     observations = []
     with _parameters_kept(task) as before:
-        parameters = before
+        parameters, states = before, ClientStates(defense)
         for number in range(training.rounds):
             set_parameters(task, parameters)
-            observation = _observed(task, defense, x, y, training, seed, number)[1]
+            observation = _observed(task, defense, x, y, training, seed, number, states)[1]
             observations.append(observation)
             parameters = parameters - training.protocol.lr * observation.gradient.mean(0)
     return observations
@@ -94,12 +98,12 @@ def round_simulator(
         like = next(iter(task.parameters().values()))
         x = training.protocol.by_client(x.to(like))
         y = training.protocol.by_client(y.to(like.device))
-        found, robust = [], None
+        found, robust, states = [], None, ClientStates(defense)
         with _parameters_kept(task):
             for number, observation in enumerate(observations):
                 flat = torch.cat([value.flatten() for value in observation.parameters.values()])
                 set_parameters(task, flat)
-                crafted, simulated = _observed(task, defense, x, y, training, own_seed, number)
+                crafted, simulated = _observed(task, defense, x, y, training, own_seed, number, states)
                 found.append(simulated.gradient)
                 robust = crafted if number == 0 else robust
         if robust is not None:
@@ -110,7 +114,14 @@ def round_simulator(
 
 
 def _observed(
-    task: Task, defense: Defense, x: Tensor, y: Tensor, training: Training, seed: int, round: int
+    task: Task,
+    defense: Defense,
+    x: Tensor,
+    y: Tensor,
+    training: Training,
+    seed: int,
+    round: int,
+    states: ClientStates,
 ) -> tuple[Tensor | None, Observation]:
     """The robust data and the uploads of one round; a client's samples recur in every epoch."""
     repeats = [1, training.epochs, *[1] * (x.ndim - 2)]
@@ -123,6 +134,8 @@ def _observed(
         seed=seed,
         protocol=training.whole,
         round=round,
+        # What clients remember for a next round takes the memory of their uploads.
+        states=states if training.rounds > 1 else None,
     )
     samples = x.shape[1] * training.protocol.summed_clients
     if robust is not None:
