@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,12 +15,14 @@ from refiner import DataError, Task
 from refiner.attacks import ThreatModel
 from refiner.audit import AttributeAudit, audit_attribute, write_attribute_report
 from refiner.audit.attribute.report import attribute_sections
+from refiner.audit.local_update import UPLOADS_REVISION
 from refiner.defenses import DPGaussian
 from refiner.errors import ThreatModelError
 from refiner.inference import AttributeInference, Interval
 
 ATTACK = AttributeInference(clients=120, epochs=3)
 CLIENTS, BATCH = 40, 2
+KEPT_SCORES = import_module("refiner.audit.kept_scores")
 NAMED = {"attribute": "attribute"}
 
 
@@ -100,6 +103,10 @@ def test_finished_scores_are_read_and_not_computed_again(
     for changed in ({"seed": 1}, {"defense": "gq:bits=4"}, {"y": setting["y"].flip(0)}):
         with pytest.raises(KeyboardInterrupt):
             audit(**changed)
+    # Uploads that were simulated otherwise, before a correction, have other scores.
+    with monkeypatch.context() as changing, pytest.raises(KeyboardInterrupt):
+        changing.setattr(KEPT_SCORES, "UPLOADS_REVISION", UPLOADS_REVISION - 1)
+        audit()
     file.write_text(file.read_text().replace("0.", "1.", 1))
     with pytest.raises(DataError, match="remove it to run this audit again") as raised:
         audit()

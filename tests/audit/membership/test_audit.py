@@ -1,6 +1,9 @@
 """Membership audits: a planted leak is found, a null upload gives 0.5, and wrong data are one line."""
 
 from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ from tests.inference.membership_scene import BATCH, make_scene
 from refiner.attacks import ThreatModel
 from refiner.audit import Protocol, Training, audit_membership, pair_by_label
 from refiner.audit.attacker_images import AttackerImages
+from refiner.audit.local_update import UPLOADS_REVISION
 from refiner.audit.membership.uploads import round_simulator, round_uploads
 from refiner.audit.uploads import simulator
 from refiner.core.flat_parameters import get_parameters
@@ -17,6 +21,7 @@ from refiner.defenses import NoDefense, make_defense
 from refiner.errors import DataError, RefinerError, SettingError
 from refiner.metrics import Estimate
 
+KEPT_SCORES = import_module("refiner.audit.kept_scores")
 SCENE = make_scene()
 X, Y = SCENE.x, SCENE.y
 OTHERS = SCENE.candidates.x[:, BATCH:], SCENE.candidates.y[:, BATCH:]
@@ -135,6 +140,24 @@ def test_a_client_keeps_the_noise_of_its_images_in_all_rounds_and_epochs() -> No
     assert abs(float(torch.corrcoef(noise)[0, 1])) < 5 / noise.shape[1] ** 0.5
     deviation = noise.std(1)
     assert float(deviation[0] / deviation[2]) == pytest.approx(2**0.5, rel=0.05)
+
+
+def test_kept_scores_of_uploads_that_were_simulated_otherwise_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    attack = "likelihood:clients=40"
+    audit = partial(
+        audit_membership, SCENE.task, X, Y, defense="none", attack=attack, folder=tmp_path, **KNOWN,
+        on_simulated=counts.append,
+    )  # fmt: skip
+    audit()
+    once = len(counts)
+    audit()
+    assert len(counts) == once > 0
+    monkeypatch.setattr(KEPT_SCORES, "UPLOADS_REVISION", UPLOADS_REVISION - 1)
+    audit()
+    assert len(counts) == 2 * once
 
 
 def test_pairs_have_equal_labels_and_no_sample_twice() -> None:
