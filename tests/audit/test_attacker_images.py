@@ -13,7 +13,15 @@ from torch import Tensor
 from refiner.attacks import LinearReconstruction, ThreatModel
 from refiner.audit import Plan, audit, load_victims, victims
 from refiner.audit.attacker_images import AttackerImages, choose_attacker_images
-from refiner.audit.seeds import SEED_OFFSET, SIMULATION, TUNING, VICTIMS
+from refiner.audit.seeds import (
+    ROUND_SEED,
+    SEED_OFFSET,
+    SIMULATION,
+    STEP_SEED,
+    TUNING,
+    VICTIMS,
+    simulation_seed,
+)
 from refiner.audit.uploads import simulator, uploads
 from refiner.core import Task
 from refiner.data import ImageDataset, Sample, load_public_sample, load_sample
@@ -155,6 +163,12 @@ def test_streams_of_random_numbers_never_meet() -> None:
     """For every seed of an audit and every seed that an attack may choose."""
     last = SEED_OFFSET - 1
     assert last < VICTIMS and VICTIMS + last < TUNING and TUNING + last < SIMULATION
+    # Nor in any later step or round, since their seeds differ by multiples of a step's.
+    assert ROUND_SEED % STEP_SEED == 0
+    victims_second_step = VICTIMS + last + STEP_SEED
+    chosen = [0, last, victims_second_step - SIMULATION, 2**40 - 1, 2**40, last * 2**32 + 5, 2**64]
+    seeds = [simulation_seed(seed) for seed in chosen]
+    assert len(set(seeds)) == len(seeds) and all(seed % STEP_SEED >= SIMULATION for seed in seeds)
 
 
 def test_a_victims_noise_from_a_secret_is_not_used_in_an_audit(task: Task, sample: Sample) -> None:

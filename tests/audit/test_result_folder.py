@@ -9,7 +9,8 @@ from tests.audit.conftest import QUICK
 from torch.nn import CrossEntropyLoss
 
 from refiner.attacks import GGL, ThreatModel
-from refiner.audit import AuditResult, Plan, audit_all
+from refiner.audit import AuditResult, Plan, Protocol, audit_all
+from refiner.audit.local_update import UPLOADS_REVISION
 from refiner.core import Task
 from refiner.data import Sample
 from refiner.defenses import Chain, NoDefense, Refiner
@@ -23,6 +24,16 @@ def plans(task: Task, sample: Sample) -> list[Plan]:
     x, y = sample.images[:2], sample.labels[:2]
     attack = replace(QUICK, iterations=4)
     return [Plan.of(task, x, y, defense=name, attack=attack, metrics=()) for name in ("none", "refiner")]
+
+
+def test_only_an_audit_of_local_steps_depends_on_the_revision_of_uploads(task: Task, sample: Sample) -> None:
+    x, y = sample.images[:4].unflatten(0, (2, 2)), sample.labels[:4].view(2, 2)
+    single, several = (
+        Plan.of(task, x, y, attack=QUICK, metrics=(), protocol=Protocol(local_steps=steps))
+        for steps in (1, 2)
+    )
+    assert "uploads revision" not in single.settings
+    assert several.settings["uploads revision"] == UPLOADS_REVISION
 
 
 def test_interrupted_audits_resume(plans: list[Plan], tmp_path: Path) -> None:

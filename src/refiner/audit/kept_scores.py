@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from refiner.attacks import ThreatModel
+from refiner.audit.local_update import UPLOADS_REVISION
 from refiner.audit.seeds import VICTIMS
 from refiner.audit.serialization import dump_with_checksum, load_with_checksum, to_json_value
 from refiner.audit.settings_identity import (
@@ -89,6 +90,7 @@ class ScoreSettings:
                 "device": str(parameter.device),
                 "deterministic": torch.are_deterministic_algorithms_enabled(),
                 "dtype": str(parameter.dtype).removeprefix("torch."),
+                "uploads revision": UPLOADS_REVISION,
                 "versions": library_versions(),
                 **to_json_value(further or {}),
             },

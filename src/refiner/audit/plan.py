@@ -12,6 +12,7 @@ from refiner import checks
 from refiner.attacks import Attack, ThreatModel, make_attack
 from refiner.audit.attacker_images import AttackerImages, checked_pool, choose_attacker_images
 from refiner.audit.from_robust import RobustEstimation
+from refiner.audit.local_update import UPLOADS_REVISION
 from refiner.audit.protocol import Protocol
 from refiner.audit.public_images import choose_public_images
 from refiner.audit.scoring import Scorer
@@ -232,6 +233,8 @@ def _settings(plan: Plan) -> dict[str, object]:
         **({} if plan.robust_estimation is None else {"from robust": asdict(plan.robust_estimation)}),
         "threat": asdict(plan.threat),
         **({} if plan.protocol == Protocol() else {"protocol": asdict(plan.protocol)}),
+        # A single upload has been the same in all revisions.
+        **({} if plan.protocol.local_steps == 1 else {"uploads revision": UPLOADS_REVISION}),
         "model": model_settings(task),
         "data": {
             "victims": len(plan.y),

@@ -10,9 +10,10 @@ from torch import Tensor
 from refiner import checks
 from refiner.attacks import Observation, SimulatedUploads, Simulator
 from refiner.audit.attacker_images import AttackerImages
+from refiner.audit.client_states import ClientStates
 from refiner.audit.local_update import local_update
 from refiner.audit.protocol import Protocol
-from refiner.audit.seeds import SIMULATION
+from refiner.audit.seeds import simulation_seed
 from refiner.core.task import Task
 from refiner.defenses import Defense
 
@@ -32,6 +33,8 @@ def uploads(
     seed: int,
     chunk: int | None = None,
     protocol: Protocol = FEDSGD,
+    round: int = 0,
+    states: ClientStates | None = None,
     send_to: Callable[[Task, int], None] = lambda task, client: None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Tensor | None, Observation]:
@@ -46,6 +49,8 @@ def uploads(
         seed: The seed of the defence's noise.
         chunk: Number of victims protected at a time; None chooses it.
         protocol: Local steps, and clients of a sum.
+        round: The number of the round; see `local_update`.
+        states: What the victims remember from earlier rounds, with the same `chunk`; None before the first.
         send_to: Called before the uploads of the clients with a certain number in their sums: the server may
             change their model (see `Attack.send_to`).
         on_progress: Called with the number of victims done and their total.
@@ -61,7 +66,16 @@ def uploads(
     """
     observations, samples = protocol.observations(len(x), x.shape[1])
     step = victims_per_call(x.shape[1], chunk)
-    protect = partial(local_update, task, defense, steps=protocol.local_steps, lr=protocol.lr, seed=seed)
+    protect = partial(
+        local_update,
+        task,
+        defense,
+        steps=protocol.local_steps,
+        lr=protocol.lr,
+        seed=seed,
+        round=round,
+        states=states,
+    )
     robust: list[list[Tensor]] = []
     total, like = None, None
     for client in range(protocol.summed_clients):
@@ -133,7 +147,7 @@ def simulator(
 
     def protect(x: Tensor, y: Tensor, seed: int) -> SimulatedUploads:
         like = next(iter(task.parameters().values()))
-        own_seed = SIMULATION + checks.integer("seed", seed, 0)
+        own_seed = simulation_seed(seed)
         x, y = protocol.by_client(x.to(like)), protocol.by_client(y.to(like.device))
         robust, observation = uploads(
             task, defense, x, y, labels=False, seed=own_seed, protocol=protocol, send_to=send_to

@@ -36,9 +36,11 @@ class NoiseSource:
         seed: Derives the key from a public number: for tests and studies, never to protect data.
         first_victim: The index of the first victim, for draws that depend on a victim's index where victims
             are protected in chunks.
+        upload: The number of an upload among several with the same seed: the children of each have other
+            streams. None for an upload that stands alone.
 
     Raises:
-        SettingError: The key is not 32 bytes, or `first_victim` is negative.
+        SettingError: The key is not 32 bytes, or `first_victim` or `upload` is negative.
 
     >>> ids = torch.tensor([7, 8])
     >>> both, last = (NoiseSource(seed=0).uniform(i, (3, 32, 32)) for i in (ids, ids[1:]))
@@ -46,7 +48,14 @@ class NoiseSource:
     (True, True)
     """
 
-    def __init__(self, key: bytes | None = None, *, seed: int | None = None, first_victim: int = 0) -> None:
+    def __init__(
+        self,
+        key: bytes | None = None,
+        *,
+        seed: int | None = None,
+        first_victim: int = 0,
+        upload: int | None = None,
+    ) -> None:
         if key is not None and (not isinstance(key, bytes) or len(key) != 32):
             # The value is left out: it may be a secret.
             raise SettingError("key: expected 32 secret bytes", field="key", expected="32 secret bytes")
@@ -54,6 +63,8 @@ class NoiseSource:
         """Whether the key comes from a seed, which is public."""
         self.first_victim = checks.integer("first_victim", first_victim, 0)
         """The index of the first victim."""
+        self.upload = None if upload is None else checks.integer("upload", upload, 0)
+        """The number of the upload among those with the same seed; None if it stands alone."""
         if key is None:
             key = (
                 hashlib.sha256(f"refiner seed {seed}".encode()).digest()
@@ -72,17 +83,22 @@ class NoiseSource:
             index: The number of the child, ≥ 0.
 
         Returns:
-            The same child for the same key and index.
+            The same child for the same key, index and upload; the first upload's is that of one alone.
 
         >>> parent, ids = NoiseSource(seed=0), torch.tensor([7])
         >>> a, b = (parent.child(index).uniform(ids, (8,)) for index in (0, 1))
         >>> torch.equal(a, b), torch.equal(a, NoiseSource(seed=0).child(0).uniform(ids, (8,)))
         (False, True)
+        >>> torch.equal(a, NoiseSource(seed=0, upload=1).child(0).uniform(ids, (8,)))
+        False
         """
         words = (word & 0xFFFFFFFF for word in self.key[len(_CONSTANTS) :].tolist())
         secret = b"".join(word.to_bytes(4, "little") for word in words)
-        message = f"refiner child {checks.integer('index', index, 0)}".encode()
-        source = NoiseSource(hmac.digest(secret, message, "sha256"), first_victim=self.first_victim)
+        message = f"refiner child {checks.integer('index', index, 0)}"
+        if self.upload:
+            message += f" of upload {self.upload}"
+        digest = hmac.digest(secret, message.encode(), "sha256")
+        source = NoiseSource(digest, first_victim=self.first_victim)
         source.seeded = self.seeded
         return source
 

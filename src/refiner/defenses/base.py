@@ -125,6 +125,7 @@ class Defense(ABC):
         state: DefenseState | None = None,
         training: bool = False,
         noisy: Tensor | None = None,
+        upload: int | None = None,
     ) -> Protection:
         """Return the update together with the robust data it was computed from, if the defence crafts any.
 
@@ -138,6 +139,9 @@ class Defense(ABC):
             state: As in `protect`.
             training: As in `protect`.
             noisy: As in `protect`.
+            upload: For a study of several uploads with one seed, such as those of images that keep their
+                noise: the number of this one. The later parts of a chain draw new noise for each, and
+                `state` is used, which with a seed alone is left as it is.
 
         Returns:
             The update and, for the client alone, robust data and scores; None where it computes none.
@@ -153,7 +157,11 @@ class Defense(ABC):
         """
         if seed is not None:
             checks.integer("seed", seed, 0)
-        noise = self.noise_source() if seed is None else NoiseSource(seed=seed, first_victim=first_victim)
+            noise = NoiseSource(seed=seed, first_victim=first_victim, upload=upload)
+        elif upload is None:
+            noise = self.noise_source()
+        else:
+            raise checks.wrong("upload", upload, "None without a seed")
         if noisy is not None and not self.accepts_noisy_inputs:
             raise DataError(f"noisy: {self.name} adds no noise to inputs; expected None", field="noisy")
         batch = validated_batch(task, x, y, ids, noise, state, training, noisy)

@@ -247,7 +247,9 @@ class Refiner(RefinerSettings, Defense):
         if self.start == "natural":
             statistics = noise_statistics(self.statistics, tuple(batch.x.shape[2:]), batch.x.device)
         # A study with a public seed must not change what a client's own uploads depend on.
-        state = None if batch.noise.seeded else batch.state
+        # One of several uploads of a study has the study's own state.
+        is_alone = batch.noise.seeded and batch.noise.upload is None
+        state = None if is_alone else batch.state
         memory = state if isinstance(state, RobustDataMemory) else None
         own_state = state if isinstance(state, RefinerState) else None
         feedback = own_state.feedback if own_state is not None and self.error_feedback else None

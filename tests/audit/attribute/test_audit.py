@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,12 +15,14 @@ from refiner import DataError, Task
 from refiner.attacks import ThreatModel
 from refiner.audit import AttributeAudit, audit_attribute, write_attribute_report
 from refiner.audit.attribute.report import attribute_sections
+from refiner.audit.local_update import UPLOADS_REVISION
 from refiner.defenses import DPGaussian
 from refiner.errors import ThreatModelError
 from refiner.inference import AttributeInference, Interval
 
 ATTACK = AttributeInference(clients=120, epochs=3)
 CLIENTS, BATCH = 40, 2
+KEPT_SCORES = import_module("refiner.audit.kept_scores")
 NAMED = {"attribute": "attribute"}
 
 
@@ -121,6 +124,10 @@ def test_finished_scores_are_read_and_not_computed_again(
     for changed in ({"seed": 1}, {"defense": "gq:bits=4"}, {"y": setting["y"].flip(0)}):
         with pytest.raises(KeyboardInterrupt):
             audit(**changed)
+    # Uploads that were simulated otherwise, before a correction, have other scores.
+    with monkeypatch.context() as changing, pytest.raises(KeyboardInterrupt):
+        changing.setattr(KEPT_SCORES, "UPLOADS_REVISION", UPLOADS_REVISION - 1)
+        audit()
     file.write_text(file.read_text().replace("0.", "1.", 1))
     with pytest.raises(DataError, match="remove it to run this audit again") as raised:
         audit()
@@ -144,6 +151,13 @@ def test_wrong_data_are_one_line(setting: dict[str, Any], undefended: AttributeA
         ({"public": (x, y, value[:3])}, r"public = \[200, 200, 3\]: expected one label and one value"),
         ({"public": own}, "public = 2: so many images are the clients'; expected others"),
         ({"public": (x, y, 0 * value)}, "public attribute = 0: expected images with both values"),
+        ({"public": (x, y, value * 0.75)}, "public attribute = 0.75: expected 0 or 1, or another integer"),
+        (
+            {"groups": (None, None)},
+            "groups = 'NoneType and NoneType': expected a pair of tensors of integers",
+        ),
+        ({"groups": numbers}, "groups = 'Tensor': expected a pair of tensors"),
+        ({"groups": (numbers + 0.5, torch.arange(200))}, "groups = .*: expected a pair of tensors of integ"),
         ({"groups": (numbers, torch.arange(200))}, "groups = 80: so many public images are of the clients'"),
         ({"groups": (numbers, numbers)}, "groups = .*: expected "),
         ({"attribute": 0 * setting["attribute"]}, "attribute = 0: expected both values, 0 and 1"),

@@ -2,6 +2,9 @@
 
 import copy
 from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +14,16 @@ from tests.inference.membership_scene import BATCH, make_scene
 from refiner import Task
 from refiner.attacks import ThreatModel
 from refiner.audit import Protocol, Training, audit_membership, pair_by_label
+from refiner.audit.attacker_images import AttackerImages
+from refiner.audit.local_update import UPLOADS_REVISION
 from refiner.audit.membership.uploads import round_simulator, round_uploads
+from refiner.audit.uploads import simulator
 from refiner.core.flat_parameters import get_parameters
 from refiner.defenses import NoDefense, make_defense
-from refiner.errors import DataError, RefinerError
+from refiner.errors import DataError, RefinerError, SettingError
 from refiner.metrics import Estimate
 
+KEPT_SCORES = import_module("refiner.audit.kept_scores")
 SCENE = make_scene()
 X, Y = SCENE.x, SCENE.y
 OTHERS = SCENE.candidates.x[:, BATCH:], SCENE.candidates.y[:, BATCH:]
@@ -119,25 +126,59 @@ def test_epochs_are_local_steps_over_the_same_samples() -> None:
 def test_the_simulator_does_what_clients_do() -> None:
     training = Training(rounds=2, epochs=2, protocol=Protocol(lr=0.3))
     observations = round_uploads(SCENE.task, NoDefense(), X, Y, training, seed=0)
-    from refiner.audit.attacker_images import AttackerImages
-
     public = AttackerImages(*SCENE.public, "public rows")
-    simulator = round_simulator(SCENE.task, NoDefense(), public, observations, training)
-    simulated = simulator.protect(X, Y, 3).gradients
-    for observation, gradient in zip(observations, simulated, strict=True):
+    simulated = round_simulator(SCENE.task, NoDefense(), public, observations, training).protect(X, Y, 3)
+    for observation, gradient in zip(observations, simulated.gradients, strict=True):
         torch.testing.assert_close(gradient, observation.gradient)
+
+
+@pytest.mark.parametrize("seed", [-1, -(2**33), 1.0, True])
+def test_a_seed_that_is_no_natural_number_is_one_line(seed: Any) -> None:
+    """Added to the simulation's own, a negative seed would be that of a victim."""
+    observations, simulate = SCENE.observed()
+    single = simulator(SCENE.task, NoDefense(), AttackerImages(*SCENE.public, "public rows"))
+    assert single is not None and len(observations) == 1
+    for protect in (simulate.protect, single.protect):
+        with pytest.raises(SettingError, match=r"^seed = .*: expected an integer ≥ 0$"):
+            protect(X, Y, seed)
 
 
 def test_a_client_keeps_the_noise_of_its_images_in_all_rounds_and_epochs() -> None:
     """A secret key gives an image the same noise whenever it recurs; noise on gradients is always new."""
-    refiner, noise = (make_defense(text) for text in ("refiner:start=centred,search=never", "dp-gaussian"))
+    by_image, by_draw = "refiner:start=centred,search=never", "dp-gaussian:magnitude=0.1,clip=none"
     still = Training(rounds=2, epochs=2, protocol=Protocol(local_steps=2, lr=1e-30))
     once = Training(protocol=Protocol(local_steps=2, lr=1e-30))
-    for defense, kept in ((refiner, True), (noise, False)):
-        first, second = (o.gradient for o in round_uploads(SCENE.task, defense, X, Y, still, seed=0))
-        (single,) = round_uploads(SCENE.task, defense, X, Y, once, seed=0)
+    found = []
+    for defense, kept in ((by_image, True), (by_draw, False), (f"{by_image}+{by_draw}", False)):
+        uploaded = round_uploads(SCENE.task, make_defense(defense), X, Y, still, seed=0)
+        (single,) = round_uploads(SCENE.task, make_defense(defense), X, Y, once, seed=0)
+        first, second = (o.gradient for o in uploaded)
         assert torch.equal(first, second) == kept
         assert torch.allclose(first, 2 * single.gradient, atol=1e-5) == kept
+        found.append(torch.stack([first, second, single.gradient]).flatten(1))
+    # In a chain only the noise on gradients is new: it alone remains without the part with the secret key.
+    noise = found[2] - found[0]
+    assert abs(float(torch.corrcoef(noise)[0, 1])) < 5 / noise.shape[1] ** 0.5
+    deviation = noise.std(1)
+    assert float(deviation[0] / deviation[2]) == pytest.approx(2**0.5, rel=0.05)
+
+
+def test_kept_scores_of_uploads_that_were_simulated_otherwise_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: list[int] = []
+    attack = "likelihood:clients=40"
+    audit = partial(
+        audit_membership, SCENE.task, X, Y, defense="none", attack=attack, folder=tmp_path, **KNOWN,
+        on_simulated=counts.append,
+    )  # fmt: skip
+    audit()
+    once = len(counts)
+    audit()
+    assert len(counts) == once > 0
+    monkeypatch.setattr(KEPT_SCORES, "UPLOADS_REVISION", UPLOADS_REVISION - 1)
+    audit()
+    assert len(counts) == 2 * once
 
 
 def test_pairs_have_equal_labels_and_no_sample_twice() -> None:
@@ -179,6 +220,15 @@ def test_a_control_of_another_audit_is_refused(change: dict[str, Any], differenc
         (
             {"non_members": (OTHERS[0][:, :0], OTHERS[1][:, :0])},
             "non_members = .*expected one or more for each",
+        ),
+        (
+            {"non_members": None},
+            "non_members = None: expected a pair of tensors: samples .* and their lab",
+        ),
+        ({"non_members": OTHERS[0]}, "non_members = 'Tensor': expected a pair of tensors"),
+        (
+            {"non_members": (OTHERS[0].tolist(), OTHERS[1])},
+            "non_members = 'list and Tensor': expected",
         ),
         ({"non_members": (X, Y)}, "non_members = .*48 of them are members too"),
         ({"public": (X.flatten(0, 1), Y.flatten())}, "public = .*48 of them are candidates, expected other"),

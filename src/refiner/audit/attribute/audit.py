@@ -15,6 +15,7 @@ from refiner.audit.attribute.result import AttributeAudit
 from refiner.audit.kept_scores import ScoreSettings
 from refiner.audit.public_images import are_others
 from refiner.audit.seeds import SEED_OFFSET, VICTIMS
+from refiner.audit.tensor_pair import checked_pair
 from refiner.audit.uploads import simulator, uploads
 from refiner.core.task import Task
 from refiner.defenses import Defense, NoDefense, make_defense
@@ -212,7 +213,8 @@ def _checked_public(
         raise DataError(field="public", value=own, problem="so many images are the clients'; expected others")
     public_groups = None
     if groups is not None:
-        client_groups, public_groups = groups
+        expected = "a pair of tensors of integers: the groups of the clients' and of the public images"
+        client_groups, public_groups = checked_pair("groups", groups, expected, integers=True)
         if client_groups.shape != x.shape[:2] or public_groups.shape != labels.shape:
             raise DataError(
                 field="groups",
@@ -223,5 +225,9 @@ def _checked_public(
         if shared:
             problem = "so many public images are of the clients' people; expected none"
             raise DataError(field="groups", value=shared, problem=problem)
+    fractions = attribute[attribute != attribute.long()].tolist()
+    if fractions:
+        expected = "0 or 1, or another integer if unknown"
+        raise DataError(field="public attribute", value=fractions[0], expected=expected)
     values = PublicAttributes(attribute.long(), public_groups)
     return AttackerImages(images.to(x.dtype), labels, f"{len(images)} public images"), values

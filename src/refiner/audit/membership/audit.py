@@ -18,6 +18,7 @@ from refiner.audit.membership.uploads import Training, round_simulator, round_up
 from refiner.audit.public_images import are_others
 from refiner.audit.seeds import SEED_OFFSET, VICTIMS
 from refiner.audit.serialization import from_json_number, to_json_value
+from refiner.audit.tensor_pair import checked_pair
 from refiner.core.task import Task
 from refiner.defenses import Defense, NoDefense, make_defense
 from refiner.errors import DataError
@@ -224,7 +225,9 @@ def _checked(
         raise DataError(field="x", value=x, expected=expected)
     if not isinstance(y, Tensor) or y.dtype != torch.long or y.shape != x.shape[:2]:
         raise DataError(field="y", value=y, expected=f"torch.int64 labels {list(x.shape[:2])}")
-    others, labels = non_members
+    others, labels = checked_pair(
+        "non_members", non_members, "a pair of tensors: samples that no client has and their labels"
+    )
     if others.shape[2:] != shape or len(others) != len(x) or not others.shape[1]:
         expected = f"one or more for each client, [{len(x)}, N, {', '.join(map(str, shape))}]"
         raise DataError(field="non_members", value=list(others.shape), expected=expected)

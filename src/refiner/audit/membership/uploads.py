@@ -10,20 +10,21 @@ from torch import Tensor
 from refiner import checks
 from refiner.attacks import Observation, SimulatedUploads, Simulator
 from refiner.audit.attacker_images import AttackerImages
+from refiner.audit.client_states import ClientStates
 from refiner.audit.protocol import Protocol
-from refiner.audit.seeds import SIMULATION
+from refiner.audit.seeds import simulation_seed
 from refiner.audit.uploads import FEDSGD, uploads
 from refiner.core.flat_parameters import get_parameters, set_parameters
 from refiner.core.task import Task
 from refiner.defenses import Defense
 
-# Added to the seed of every further round, so that no two draw the same noise on gradients.
-_ROUND_SEED = 2**45
-
 
 @dataclass(frozen=True)
 class Training:
     """How clients train before and between the uploads that an attacker sees.
+
+    In all rounds and epochs clients keep what their defence remembers (`Defense.init_state`) and the noise of
+    their images, if it has a secret key; noise on gradients is always new.
 
     Args:
         rounds: Uploads of each client. After each the server takes a step with the mean of all of them.
@@ -66,10 +67,10 @@ def round_uploads(
     """
     observations = []
     with _parameters_kept(task) as before:
-        parameters = before
+        parameters, states = before, ClientStates(defense)
         for number in range(training.rounds):
             set_parameters(task, parameters)
-            observation = _observed(task, defense, x, y, training, _round_seed(defense, seed, number))[1]
+            observation = _observed(task, defense, x, y, training, seed, number, states)[1]
             observations.append(observation)
             parameters = parameters - training.protocol.lr * observation.gradient.mean(0)
     return observations
@@ -93,16 +94,16 @@ def round_simulator(
     """
 
     def protect(x: Tensor, y: Tensor, seed: int) -> SimulatedUploads:
+        own_seed = simulation_seed(seed)
         like = next(iter(task.parameters().values()))
         x = training.protocol.by_client(x.to(like))
         y = training.protocol.by_client(y.to(like.device))
-        found, robust = [], None
+        found, robust, states = [], None, ClientStates(defense)
         with _parameters_kept(task):
             for number, observation in enumerate(observations):
                 flat = torch.cat([value.flatten() for value in observation.parameters.values()])
                 set_parameters(task, flat)
-                own_seed = _round_seed(defense, SIMULATION + seed, number)
-                crafted, simulated = _observed(task, defense, x, y, training, own_seed)
+                crafted, simulated = _observed(task, defense, x, y, training, own_seed, number, states)
                 found.append(simulated.gradient)
                 robust = crafted if number == 0 else robust
         if robust is not None:
@@ -112,13 +113,15 @@ def round_simulator(
     return Simulator(public.images, public.labels, protect)
 
 
-def _round_seed(defense: Defense, seed: int, number: int) -> int:
-    """The seed of a round's noise; a secret key gives samples the same noise in all rounds."""
-    return seed if defense.uses_secret_key else seed + number * _ROUND_SEED
-
-
 def _observed(
-    task: Task, defense: Defense, x: Tensor, y: Tensor, training: Training, seed: int
+    task: Task,
+    defense: Defense,
+    x: Tensor,
+    y: Tensor,
+    training: Training,
+    seed: int,
+    round: int,
+    states: ClientStates,
 ) -> tuple[Tensor | None, Observation]:
     """The robust data and the uploads of one round; a client's samples recur in every epoch."""
     repeats = [1, training.epochs, *[1] * (x.ndim - 2)]
@@ -130,6 +133,9 @@ def _observed(
         labels=False,
         seed=seed,
         protocol=training.whole,
+        round=round,
+        # What clients remember for a next round takes the memory of their uploads.
+        states=states if training.rounds > 1 else None,
     )
     samples = x.shape[1] * training.protocol.summed_clients
     if robust is not None:
