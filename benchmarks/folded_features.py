@@ -42,7 +42,7 @@ Wave = tuple[float, float]
 
 
 def fold(z: Tensor, wave: Wave | None) -> Tensor:
-    """A triangle wave that rises and falls with slope one; z itself for None.
+    """A triangle wave that rises and falls by as much as z changes; z itself for None.
 
     >>> fold(torch.tensor([0.0, 0.25, 0.75, 1.0]), (1.0, 0.0)).tolist()
     [0.0, 0.25, 0.25, 0.0]
