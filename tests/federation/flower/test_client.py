@@ -187,6 +187,16 @@ def test_batches_of_a_real_client_depend_on_its_secret_and_the_run_and_are_never
 
 
 @pytest.mark.hostile
+def test_a_client_that_names_its_model_accepts_no_other(tmp_path: Path) -> None:
+    for own, accepted in (("lenet", True), ("mlp", False), ("lenet:activation=sigmoid", False)):
+        reply = reply_of(write_client(tmp_path / own, model=own))
+        assert reply.has_content() == accepted
+        if not accepted:
+            assert reply.error.reason == f"model = 'lenet': this client accepts '{own}'"
+            assert not (tmp_path / own / "answered.json").exists()
+
+
+@pytest.mark.hostile
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -227,6 +237,10 @@ def test_wrong_client_settings_raise() -> None:
         ClientSettings(data="sample", defense="none", seed=-1)
     with pytest.raises(SettingError, match=r"^device = 'tpu': expected one of"):
         ClientSettings(data="sample", defense="none", device="tpu")
+    with pytest.raises(SettingError, match=r"^model = 3: expected a string$"):
+        ClientSettings(data="sample", defense="none", model=3)  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match=r"^model = 'lenett': expected one of 'lenet', "):
+        ClientSettings(data="sample", defense="none", model="lenett:activation=sigmoid")
 
 
 WITHOUT_FLOWER = "import sys; sys.modules['flwr'] = None; from refiner.cli import app; app({arguments!r})"

@@ -48,7 +48,7 @@ class AnsweredRun:
 
     @classmethod
     def begin(cls, instructions: TrainInstructions) -> "AnsweredRun":
-        """The run whose first answered request has these instructions."""
+        """The run whose first request has these instructions."""
         return cls(instructions.round, instructions.model, instructions.batch, instructions.local_steps)
 
     def next(self, instructions: TrainInstructions) -> "AnsweredRun":
@@ -86,7 +86,7 @@ def begin_round(folder: Path, run: int, instructions: TrainInstructions) -> None
 
     Raises:
         RefusedRequest: The client has answered for this round, or a later one, or answers at the moment; or
-            model, batch size or local steps are not those of the first request that it answered in this run.
+            model, batch size or local steps are not those of the first request begun in this run.
         DataError: The file is damaged. Only the client may decide to delete it.
 
     >>> import tempfile
