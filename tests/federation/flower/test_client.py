@@ -142,6 +142,27 @@ def test_a_client_answers_once_for_every_round_of_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.hostile
+def test_a_server_cannot_address_the_samples_of_a_batch_by_another_batch_size_or_number_of_steps(
+    tmp_path: Path,
+) -> None:
+    """Round 61 of 16 samples would use those of rounds 1001 to 1016 of one sample, in the same order."""
+    write_client(tmp_path, clients=1, seed=None, max_batch=16)
+    task = Task(LeNet(), example=torch.zeros(1, 3, 32, 32))
+
+    def reply_to(round: int, **changes: Any) -> Message:
+        instructions = replace(INSTRUCTIONS, round=round, **changes)
+        return reply_of(tmp_path, instructions.content(get_parameters(task), task.shapes))
+
+    # A request that is refused fixes nothing.
+    assert reply_to(1, batch=17).error.reason == "batch = 17: this client accepts 1 to 16"
+    assert reply_to(61, batch=16).has_content()
+    expected = "this client accepts 16 in this run, as in its first round"
+    assert reply_to(1001, batch=1).error.reason == f"batch = 1: {expected}"
+    assert reply_to(62, batch=16, local_steps=2).has_error()
+    assert reply_to(62, batch=16).has_content()
+
+
+@pytest.mark.hostile
 def test_a_new_run_does_not_renew_the_budget_of_searched_uploads(tmp_path: Path) -> None:
     defense = "refiner:search_budget=1,search=always,iterations=2,error_feedback=false"
     write_client(tmp_path, defense=defense, clients=1, seed=None)
@@ -163,6 +184,16 @@ def test_batches_of_a_real_client_depend_on_its_secret_and_the_run_and_are_never
     assert [dict(reply["metrics"])["num-examples"] for reply in replies] == [100, 100]
     one, two = (reply.array_records["arrays"]["head.weight"].numpy() for reply in replies)
     assert not np.allclose(one, two)
+
+
+@pytest.mark.hostile
+def test_a_client_that_names_its_model_accepts_no_other(tmp_path: Path) -> None:
+    for own, accepted in (("lenet", True), ("mlp", False), ("lenet:activation=sigmoid", False)):
+        reply = reply_of(write_client(tmp_path / own, model=own))
+        assert reply.has_content() == accepted
+        if not accepted:
+            assert reply.error.reason == f"model = 'lenet': this client accepts '{own}'"
+            assert not (tmp_path / own / "answered.json").exists()
 
 
 @pytest.mark.hostile
@@ -206,6 +237,10 @@ def test_wrong_client_settings_raise() -> None:
         ClientSettings(data="sample", defense="none", seed=-1)
     with pytest.raises(SettingError, match=r"^device = 'tpu': expected one of"):
         ClientSettings(data="sample", defense="none", device="tpu")
+    with pytest.raises(SettingError, match=r"^model = 3: expected a string$"):
+        ClientSettings(data="sample", defense="none", model=3)  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match=r"^model = 'lenett': expected one of 'lenet', "):
+        ClientSettings(data="sample", defense="none", model="lenett:activation=sigmoid")
 
 
 WITHOUT_FLOWER = "import sys; sys.modules['flwr'] = None; from refiner.cli import app; app({arguments!r})"

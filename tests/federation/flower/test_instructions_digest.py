@@ -111,6 +111,8 @@ def test_malformed_instructions_and_digests_raise() -> None:
         instructions_digest(RecordDict({"config": content["config"]}))
     with pytest.raises(SettingError, match=r"^model = 3: expected a string$"):
         replace(INSTRUCTIONS, model=3)  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match=r"^model = 'a{57}\.\.\.': expected 1000 characters or fewer$"):
+        replace(INSTRUCTIONS, model="a" * 1001)
     for short in (b"", bytes(31)):
         with pytest.raises(SettingError, match=r"^instructions_digest = b.*: expected 32 bytes$"):
             StepRequest("advertise", 1, (0, 1, 2), 10, short)

@@ -21,7 +21,7 @@ from refiner.data.partition import make_partition
 from refiner.defenses import make_defense
 from refiner.federation.federated_settings import FederatedSettings
 from refiner.federation.flower.aggregation import Secure, make_aggregation, session_name
-from refiner.federation.flower.answered_rounds import begin_round
+from refiner.federation.flower.answered_rounds import begin_round, begin_round_unlocked
 from refiner.federation.flower.client_data import load_client_data
 from refiner.federation.flower.client_secrets import (
     NoFolder,
@@ -58,7 +58,7 @@ def make_update(
     what the model makes of the data.
 
     Args:
-        instructions: The training instructions.
+        instructions: The training instructions; the caller has checked that the client accepts them.
         content: The message with the model's parameters.
         folder: The client's private folder.
         settings: The client's settings.
@@ -68,7 +68,6 @@ def make_update(
         RefusedRequest: The client does not answer such a request.
         RefinerError: The client's own data, defence or folder are wrong.
     """
-    settings.check(instructions)
     shared_source = settings.clients > 1 or settings.seed is not None
     data = load_client_data(
         settings.data, hold_out_test=shared_source, size=settings.size, classes=settings.classes
@@ -112,13 +111,16 @@ def reply_content(content: RecordDict, folder: Path, run: int, node: int) -> Rec
     aggregation = make_aggregation(settings.aggregation)
     if not isinstance(aggregation, Secure):
         instructions = received_instructions(content)
-        begin_round(folder, run, instructions.round)
+        settings.check(instructions)
+        begin_round(folder, run, instructions)
         return update_content(*make_update(instructions, content, folder, settings, run))
 
     def update_of(round: int) -> tuple[Tensor, int]:
         instructions = received_instructions(content)
         if instructions.round != round:
             raise RefusedRequest(f"instructions: for round {instructions.round}, requested in round {round}")
+        settings.check(instructions)
+        begin_round_unlocked(folder, run, instructions)  # a participant answers one request at a time
         update, _, samples = make_update(instructions, content, folder, settings, run)
         return update, samples
 

@@ -11,7 +11,10 @@ from refiner.data.classes import validate_class_names
 from refiner.federation.flower.aggregation import make_aggregation
 from refiner.federation.flower.client_secrets import check_ownership
 from refiner.federation.flower.messages import RefusedRequest, TrainInstructions
+from refiner.federation.flower.received_array import quote
 from refiner.files import file_error
+from refiner.models import MODELS
+from refiner.registry import parse_settings
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class ClientSettings:
         partition: For such experiments: how the source is split.
         seed: For reproducible experiments: the seed of partition, batches and noise. A real client has none;
             these come from its secret or from the operating system.
+        model: The only model that a server may ask for, in the words of the server's `--model`. None for any.
         device: Device to train on, `cpu` or `cuda`.
         aggregation: With `secure` this client takes part in secure aggregation, and rejects requests for its
             update alone.
@@ -58,6 +62,7 @@ class ClientSettings:
     client: int = 0
     partition: str = "iid"
     seed: int | None = None
+    model: str | None = None
     device: str = "cpu"
     aggregation: str = "plain"
     min_batch: int = 1
@@ -69,6 +74,10 @@ class ClientSettings:
         for name in ("data", "defense", "partition"):
             if not isinstance(getattr(self, name), str):
                 raise checks.wrong(name, getattr(self, name), "a string")
+        if self.model is not None:
+            if not isinstance(self.model, str):
+                raise checks.wrong("model", self.model, "a string")
+            checks.choice("model", parse_settings("model", self.model)[0], MODELS)
         if self.size is not None:
             checks.integer("size", self.size, 1)
         if isinstance(self.classes, int):
@@ -115,6 +124,10 @@ class ClientSettings:
         Traceback (most recent call last):
         refiner.federation.flower.messages.RefusedRequest: local_steps = 9: this client accepts 1 to 4
         """
+        if self.model not in (None, instructions.model):
+            raise RefusedRequest(
+                f"model = {quote(instructions.model)}: this client accepts {quote(str(self.model))}"
+            )
         limits = {
             "batch": (self.min_batch, self.max_batch),
             "local_steps": (1, self.max_local_steps),

@@ -22,6 +22,8 @@ Shapes = Mapping[str, torch.Size]
 # The record names of Flower's own examples and strategies.
 _ARRAYS, _CONFIG, _METRICS, _NUM_EXAMPLES = "arrays", "config", "metrics", "num-examples"
 
+_MODEL_CHARACTERS = 1000
+
 
 class RefusedRequest(RefinerError):
     """A client does not answer a request. Only the request and its settings decide: the text may be sent."""
@@ -31,7 +33,9 @@ class RefusedRequest(RefinerError):
 class TrainInstructions:
     """The training instructions that a server sends to a client with the model's parameters.
 
-    They have no influence on the client's data, defence or noise.
+    They set neither the client's data nor its defence or noise. By round, batch and local steps they do
+    choose a position in the client's secret order of its samples; that is why a client accepts one batch, one
+    number of local steps and one model in a run.
 
     Args:
         round: Number of the round, from 1.
@@ -62,6 +66,8 @@ class TrainInstructions:
         checks.number("lr", self.lr, 0, above=True)
         if not isinstance(self.model, str):
             raise checks.wrong("model", self.model, "a string")
+        if len(self.model) > _MODEL_CHARACTERS:  # a client keeps it on its disk
+            raise checks.wrong("model", f"{self.model[:57]}...", f"{_MODEL_CHARACTERS} characters or fewer")
 
     def content(self, parameters: Tensor, shapes: Shapes) -> RecordDict:
         """The content of a message with these instructions and the model's parameters `[N]`."""

@@ -163,6 +163,21 @@ def test_instructions_of_another_round_or_a_failing_defence_end_the_clients_roun
     assert_rejected(fed.send_again("mask", 1001), "AggregationError", out, capfd)
 
 
+def test_all_sums_of_a_run_have_batches_of_one_size(
+    federation: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With another size a server could ask for samples of an earlier sum again."""
+    fed = federation()
+    fed.mean(1)
+    content = fed.instructions(2)
+    content.config_records["config"]["batch"] = 32
+    with pytest.raises(AggregationError, match=r"^mask: 0 of 3 clients answered"):
+        fed.server.mean(2, [1001, 1002, 1003], content, fed.size, {})
+    refusal = "refiner: RefusedRequest: batch = 32: this client accepts 64 in this run"
+    assert capfd.readouterr().err.count(refusal) == 3
+    assert fed.mean(3).clients == (0, 1, 2)
+
+
 # With this learning rate an update rounds to 0, and with weights of 0 it has only the last bias: the sum
 # would be the update of the one client that received the true instructions.
 DECEPTIONS = {"lr": {"lr": 1e-30}, "weights": {"scale": 0.0}}
