@@ -37,12 +37,16 @@ def test_a_point_is_a_mean_over_seeds_with_its_own_training() -> None:
     attacks = [
         {"question": "gender", "model": "lenet", "defense": defense, "AUC": auc}
         | {"AUC low": auc - 0.3, "AUC high": auc + 0.4}
-        for defense, auc in (("gq", 0.5), ("gq", 0.6), ("pruning", 0.5))
+        for defense, auc in (("gq", 0.5), ("gq", 0.51), ("pruning", 0.5))
     ]
     # Pruning was not trained.
     (point,) = points(attacks, trainings)
-    assert point["pmm"] == pytest.approx(90) and point["auc"] == pytest.approx(0.55)
+    assert point["pmm"] == pytest.approx(90) and point["auc"] == pytest.approx(0.505)
     assert point["below"] == pytest.approx(0.3 / 2**0.5) and point["above"] == pytest.approx(0.4 / 2**0.5)
+    # Seeds that differ by more than their intervals say: Student's t with one degree of freedom.
+    attacks[1] |= {"AUC": 0.6}
+    (apart,) = points(attacks, trainings)
+    assert apart["below"] == apart["above"] == pytest.approx(12.71 * 0.05)
 
 
 def test_rows_that_are_there_are_not_measured_again(tmp_path: Path) -> None:

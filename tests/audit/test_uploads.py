@@ -17,6 +17,7 @@ from refiner.defenses import Refiner, make_defense
 from refiner.errors import SettingError
 from refiner.models import LeNet
 
+BUDGET: dict[str, Any] = {"search_budget": 1, "error_feedback": False}
 WARM: dict[str, Any] = {"error_feedback": False, "warm_start": True, "solver": "descent"}
 
 
@@ -85,7 +86,7 @@ def test_a_number_of_an_upload_needs_a_seed() -> None:
         make_defense("none").protection(task, x, y, upload=1)
 
 
-@pytest.mark.parametrize(("changes", "chunk"), [({}, 1), ({"search_budget": 1}, None), (WARM, None)])
+@pytest.mark.parametrize(("changes", "chunk"), [({}, 1), (BUDGET, None), (WARM, None)])
 def test_clients_keep_their_state_between_steps_and_rounds(
     changes: dict[str, Any], chunk: int | None
 ) -> None:
