@@ -13,6 +13,7 @@ from refiner.data import ImageDataset, fetch_data, load_sample, write_image_grid
 from refiner.errors import DataError
 
 
+@pytest.mark.processes
 def test_cifar10_victims_start_at_image_40000(data_dir: Callable[[str], Path]) -> None:
     loaded = load_victims("cifar10", root=data_dir("cifar10"), victims=3, batch=2)
     sample = load_sample()

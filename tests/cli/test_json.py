@@ -41,6 +41,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     return ("audit", *options, "--defense", "none", "--defense", "pruning:rate=0.5")
 
 
+@pytest.mark.processes
 def test_defences_and_attacks() -> None:
     listed = run_json("defenses")
     assert [row["name"] for row in listed] == list(DEFENSES)

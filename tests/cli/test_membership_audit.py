@@ -35,6 +35,7 @@ def test_an_audit_of_membership(tmp_path: Path) -> None:
     assert saved == record["membership"]
 
 
+@pytest.mark.processes
 def test_an_interrupted_audit_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run, calls = Alignment.run, []
 

@@ -71,6 +71,7 @@ def compiled(model: nn.Module) -> nn.Module:
     return wrapped
 
 
+@pytest.mark.processes
 def test_data_parallel_and_compiled_models_are_unwrapped() -> None:
     model = Net()
     check_wrapped(nn.DataParallel(model), model, "inside of DataParallel$")
