@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from pixels import pixels
 from refiner.core import Task
 from refiner.data import load_data
-from refiner.defenses import Defense, make_defense
+from refiner.defenses import Refiner, make_defense
 from refiner.metrics import blind_guess, identify, psnr
 from refiner.shaped_noise import NaturalNoise
 from rows import append_rows
@@ -141,10 +141,11 @@ def distinct_batches(labels: Tensor, first: int, count: int) -> Tensor:
     return torch.tensor(batches)
 
 
-def read_all(server: Server, defense: Defense, x: Tensor, y: Tensor) -> list[Tensor]:
+def read_all(server: Server, defense: Refiner, x: Tensor, y: Tensor) -> list[Tensor]:
     """The server's images after every upload of batches `[V, B, *input]`."""
     state, ids = defense.init_state(), torch.arange(y.numel()).view_as(y)
-    radius = float(getattr(defense, "radius", None) or 1.0)
+    # Without a radius segments of any length can be reached.
+    radius = 1.0 if defense.radius is None else defense.radius
     single = defense.protect(
         server.task(None, x[0]), x.flatten(0, 1)[:, None], y.view(-1, 1), ids=ids.view(-1, 1), state=state
     )
@@ -176,7 +177,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     for text in options.defenses:
         began = time.perf_counter()
         defense = make_defense(text).with_seeded_key(options.seed)
-        server = Server(public, float(getattr(defense, "alpha", 1.0)))
+        if not isinstance(defense, Refiner):
+            parser.error(f"--defenses {text}: expected a form of refiner")
+        server = Server(public, defense.alpha)
         for uploads, found in enumerate(read_all(server, defense, x, y)):
             row: dict[str, object] = {
                 "defense": text,

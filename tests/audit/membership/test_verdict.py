@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,14 +25,14 @@ WORKS = (0.9, 0.85, 0.95)
 LABELS = "non-members have other labels than members"
 
 
-def result(members: Sequence[float], **changed: object) -> MembershipAudit:
+def result(members: Sequence[float], **changed: Any) -> MembershipAudit:
     """An audit of forty clients with these scores of members, and non-members who score 0 and 1."""
     known = MembershipAudit(
         defense="gq", attack="alignment", clients=40, batch=len(members), rounds=1, epochs=1,
         members=torch.tensor([members] * 40), non_members=torch.tensor([[0.0, 1.0]] * 40),
         undefended=Estimate(*WORKS), blind=Estimate(*FAIR), same_labels=True, seconds=0.0, settings={},
     )  # fmt: skip
-    return replace(known, **changed)  # type: ignore[arg-type]
+    return replace(known, **changed)
 
 
 @pytest.mark.parametrize(

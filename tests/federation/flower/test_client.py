@@ -233,12 +233,13 @@ def test_a_secret_that_is_readable_by_others_or_damaged_raises(tmp_path: Path) -
 
 
 def test_wrong_client_settings_raise() -> None:
+    number: Any = 3
     with pytest.raises(SettingError, match=r"^seed = -1: expected"):
         ClientSettings(data="sample", defense="none", seed=-1)
     with pytest.raises(SettingError, match=r"^device = 'tpu': expected one of"):
         ClientSettings(data="sample", defense="none", device="tpu")
     with pytest.raises(SettingError, match=r"^model = 3: expected a string$"):
-        ClientSettings(data="sample", defense="none", model=3)  # type: ignore[arg-type]
+        ClientSettings(data="sample", defense="none", model=number)
     with pytest.raises(SettingError, match=r"^model = 'lenett': expected one of 'lenet', "):
         ClientSettings(data="sample", defense="none", model="lenett:activation=sigmoid")
 
