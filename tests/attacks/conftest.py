@@ -58,6 +58,7 @@ TESTED_ALONE = (
     "imprint",
     "loki",
     "trap-weights",
+    "folds",
     "spear",
     "activations",
 )

@@ -12,6 +12,7 @@ from refiner.attacks.base import Attack, Reconstruction, RunOptions
 from refiner.attacks.denoised import Denoised
 from refiner.attacks.distance import Distance
 from refiner.attacks.dlg import DLG
+from refiner.attacks.folds import Folds
 from refiner.attacks.ggl import GGL
 from refiner.attacks.gradient_matching import GradientMatching
 from refiner.attacks.gradinversion import GradInversion
@@ -54,6 +55,7 @@ ATTACKS: Registry[Attack] = Registry(
         "imprint": Imprint,
         "loki": Loki,
         "trap-weights": TrapWeights,
+        "folds": Folds,
         "spear": Spear,
         "activations": ActivationInversion,
     },
@@ -77,6 +79,7 @@ __all__ = [
     "Capability",
     "Denoised",
     "Distance",
+    "Folds",
     "GradInversion",
     "GradientMatching",
     "Guess",

@@ -92,7 +92,8 @@ class Attack(ABC):
     - overrides `run`, which does the work: `reconstruct` calls it with checked arguments;
     - sets `min_public_images` if it learns from simulated uploads: it needs "public" and "defense", and finds
       both in `options.simulator`;
-    - overrides `changed_task` if the server sends a changed model, and then needs "changed_model";
+    - overrides `changed_task` if the server sends a changed model, and then needs "changed_model"; and
+      `rounds` and `send_in_round` if it sends several models and reads an upload for each;
     - sets `single_only` if it takes batches of one sample only;
     - overrides, where the defaults are wrong, `check` (tasks that the attack can't be run on), `needs_for`
       (capabilities that depend on the task) and `networks` (networks whose weights affect the result).
@@ -257,6 +258,19 @@ class Attack(ABC):
         Args:
             task: The result of `changed_task`.
             client: The client's number in the sum.
+        """
+
+    @property
+    def rounds(self) -> int:
+        """The uploads of each client that the attack reads, one in each round; by default one."""
+        return 1
+
+    def send_in_round(self, task: Task, round: int) -> None:  # noqa: B027 - overriding it is optional
+        """Set the model of a changed task to what all clients receive in a round; by default always the same.
+
+        Args:
+            task: The result of `changed_task`.
+            round: The number of the round, below `rounds`.
         """
 
     def needs_for(self, task: Task) -> frozenset[Capability]:

@@ -68,6 +68,15 @@ class WrappedAttack(Attack):
         """Set the model to what one client of a sum receives from the other attack's server."""
         self.attack.send_to(task, client)
 
+    @property
+    def rounds(self) -> int:
+        """The uploads of each client that the other attack reads."""
+        return self.attack.rounds
+
+    def send_in_round(self, task: Task, round: int) -> None:
+        """Set the model to what all clients receive in a round from the other attack's server."""
+        self.attack.send_in_round(task, round)
+
     def networks(self, task: Task) -> Mapping[str, nn.Module]:
         """Return the networks of the other attack."""
         return self.attack.networks(task)

@@ -25,7 +25,7 @@ from refiner.audit.settings_identity import first_difference, settings_digest
 from refiner.audit.tune_attack import tune_attack
 from refiner.audit.tuning import Tuning
 from refiner.audit.upload_cost import measure_upload_cost
-from refiner.audit.uploads import simulator, uploads
+from refiner.audit.uploads import simulator, uploads_in_rounds
 from refiner.core.determinism import deterministic_algorithms
 from refiner.core.task import Task
 from refiner.defenses import Defense
@@ -200,16 +200,16 @@ def _run_stages(plan: Plan, chunk: int | None, resume: Path | None, on_progress:
         )
     attack = plan.attack if tuned is None else replace(plan.attack, **tuned.chosen)
     tuned_at = time.perf_counter()
-    robust, observation = uploads(
+    robust, observations = uploads_in_rounds(
         plan.task,
         plan.defense,
         plan.x,
         plan.y,
+        attack,
         labels=plan.threat.labels,
         seed=plan.seed + VICTIMS,
         chunk=chunk,
         protocol=plan.protocol,
-        send_to=attack.send_to,
         on_progress=lambda done, total: on_progress("defence", done, total),
     )
     defended_at = time.perf_counter()
@@ -218,7 +218,7 @@ def _run_stages(plan: Plan, chunk: int | None, resume: Path | None, on_progress:
         plan.defense,
         plan.x,
         plan.y,
-        observation.gradient,
+        observations[0].gradient,
         seed=plan.seed + VICTIMS,
         chunk=chunk,
         protocol=plan.protocol,
@@ -226,11 +226,9 @@ def _run_stages(plan: Plan, chunk: int | None, resume: Path | None, on_progress:
     )
     measured_at = time.perf_counter()
     resumed = resume is not None and resume.exists()
-    simulate = simulator(
-        plan.task, plan.defense, plan.attacker_images, protocol=plan.protocol, send_to=attack.send_to
-    )
+    simulate = simulator(plan.task, plan.defense, plan.attacker_images, protocol=plan.protocol, attack=attack)
     reconstruction = attack.reconstruct(
-        observation,
+        observations,
         threat=plan.threat,
         seed=plan.seed,
         chunk=chunk,
@@ -258,7 +256,7 @@ def _run_stages(plan: Plan, chunk: int | None, resume: Path | None, on_progress:
     if plan.robust_estimation is not None and robust is not None and simulate is not None:
         reached = estimate_from_robust(
             simulate,
-            observation,
+            observations[0],
             *map(plan.protocol.observed, (robust, plan.x, plan.y)),
             others=plan.scorer.public.candidates,
             settings=plan.robust_estimation,

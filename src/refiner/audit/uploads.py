@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.attacks import Observation, SimulatedUploads, Simulator
+from refiner.attacks import Attack, Observation, SimulatedUploads, Simulator
 from refiner.audit.attacker_images import AttackerImages
 from refiner.audit.client_states import ClientStates
 from refiner.audit.local_update import local_update
@@ -105,6 +105,62 @@ def uploads(
     return torch.stack([torch.cat(own) for own in robust], dim=1).flatten(0, 1), observation
 
 
+def uploads_in_rounds(
+    task: Task,
+    defense: Defense,
+    x: Tensor,
+    y: Tensor,
+    attack: Attack | None = None,
+    *,
+    labels: bool,
+    seed: int,
+    chunk: int | None = None,
+    protocol: Protocol = FEDSGD,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[Tensor | None, list[Observation]]:
+    """The robust data of the first round, and what the server observes in each.
+
+    Args:
+        task: The model and its loss, as the attack changed it.
+        defense: The defence of every victim, whose clients keep its state between rounds.
+        x: Inputs `[V, B, *input]`.
+        y: Labels `[V, B]`.
+        attack: Who may send other models to each client and in each round; None sends `task` once.
+        labels: Whether observations include the labels.
+        seed: As in `uploads`; so are all that follow.
+        chunk: Number of victims protected at a time.
+        protocol: Local steps, and clients of a sum.
+        on_progress: Called with the uploads done and their total.
+
+    Returns:
+        Robust data, None if the defence crafts none, and observations.
+    """
+    rounds = 1 if attack is None else attack.rounds
+    states, robust, observations = ClientStates(defense), None, []
+    for number in range(rounds):
+        if attack is not None:
+            attack.send_in_round(task, number)
+        own, observation = uploads(
+            task,
+            defense,
+            x,
+            y,
+            labels=labels,
+            seed=seed,
+            chunk=chunk,
+            protocol=protocol,
+            round=number,
+            states=states,
+            send_to=(lambda task, client: None) if attack is None else attack.send_to,
+            on_progress=lambda done, total, number=number: on_progress(number * total + done, rounds * total),  # type: ignore[misc]
+        )
+        robust = own if number == 0 else robust
+        observations.append(observation)
+    if attack is not None:
+        attack.send_in_round(task, 0)
+    return robust, observations
+
+
 def victims_per_call(batch: int, chunk: int | None = None) -> int:
     """Return how many clients with batches of `batch` samples are protected at a time.
 
@@ -120,7 +176,7 @@ def simulator(
     images: AttackerImages | None,
     *,
     protocol: Protocol = FEDSGD,
-    send_to: Callable[[Task, int], None] = lambda task, client: None,
+    attack: Attack | None = None,
 ) -> Simulator | None:
     """Return the defence as an attacker runs it on public images; None if there are no images.
 
@@ -132,7 +188,7 @@ def simulator(
         defense: The victims' defence.
         images: The attacker's images.
         protocol: Local steps, and clients of a sum.
-        send_to: As in `uploads`.
+        attack: As in `uploads_in_rounds`.
 
     >>> from refiner.defenses import NoDefense
     >>> from refiner.models import LeNet
@@ -149,9 +205,10 @@ def simulator(
         like = next(iter(task.parameters().values()))
         own_seed = simulation_seed(seed)
         x, y = protocol.by_client(x.to(like)), protocol.by_client(y.to(like.device))
-        robust, observation = uploads(
-            task, defense, x, y, labels=False, seed=own_seed, protocol=protocol, send_to=send_to
+        robust, observations = uploads_in_rounds(
+            task, defense, x, y, attack, labels=False, seed=own_seed, protocol=protocol
         )
-        return SimulatedUploads([observation.gradient], None if robust is None else protocol.observed(robust))
+        gradients = [observation.gradient for observation in observations]
+        return SimulatedUploads(gradients, None if robust is None else protocol.observed(robust))
 
     return Simulator(images.images, images.labels, protect)

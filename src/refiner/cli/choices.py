@@ -18,6 +18,7 @@ ATTACKS = (
     "imprint",
     "loki",
     "trap-weights",
+    "folds",
     "spear",
     "activations",
 )

@@ -1,0 +1,163 @@
+"""A server that folds images: exact without a defence and behind a search, and at its bound without one."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from refiner.attacks import Folds, Observation, ThreatModel, make_attack
+from refiner.attacks.coordinate_estimate import CoordinateEstimate
+from refiner.attacks.folding_module import fold, folding_module
+from refiner.audit import audit
+from refiner.audit.attacker_images import AttackerImages
+from refiner.audit.protocol import Protocol
+from refiner.audit.uploads import simulator, uploads_in_rounds
+from refiner.core import Task
+from refiner.data import load_public_sample, load_sample
+from refiner.defenses import NoDefense, make_defense
+from refiner.errors import DataError, SettingError, ThreatModelError
+from refiner.models import MLP
+
+MALICIOUS = ThreatModel(changed_model=True, labels=True)
+CLASSES, BATCH = 12, 8
+IMAGES = F.avg_pool2d(load_sample().images[:16], 4).double().view(2, BATCH, 3, 8, 8)
+LABELS = torch.stack([torch.arange(BATCH), torch.arange(BATCH).flip(0) + 3])
+PUBLIC = F.avg_pool2d(load_public_sample().images[:400], 4).double()
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    torch.manual_seed(0)
+    return Task(MLP(CLASSES, input_shape=(3, 8, 8), hidden=32).double(), example=IMAGES[0])
+
+
+def attacked(
+    task: Task, text: str, attack: Folds, y: Tensor = LABELS, protocol: Protocol | None = None
+) -> Tensor:
+    """The reconstructions of all images."""
+    protocol = protocol or Protocol()
+    defense = make_defense(text)
+    changed = attack.changed_task(task, protocol.observations(*y.shape)[1])
+    seen = uploads_in_rounds(changed, defense, IMAGES, y, attack, labels=True, seed=0, protocol=protocol)[1]
+    public = AttackerImages(PUBLIC, torch.zeros(len(PUBLIC), dtype=torch.long), "public")
+    simulate = simulator(changed, defense, public, protocol=protocol, attack=attack)
+    return attack.reconstruct(seen, threat=MALICIOUS, simulator=simulate).x
+
+
+def mean_psnr(found: Tensor) -> float:
+    return float(-10 * (found.view_as(IMAGES) - IMAGES).square().flatten(2).mean(2).log10().mean())
+
+
+@given(st.floats(-20, 20), st.floats(0.1, 3), st.floats(-2, 2))
+def test_a_wave_rises_and_falls_by_as_much_as_its_argument_changes(
+    z: float, length: float, begin: float
+) -> None:
+    here = fold(torch.tensor(z, dtype=torch.float64), length, begin)
+    again = fold(torch.tensor(z + 2 * length, dtype=torch.float64), length, begin)
+    mirrored = fold(torch.tensor(2 * begin + length - z, dtype=torch.float64), length, begin)
+    assert abs(float(here)) <= length / 2 + 1e-9
+    assert float(here) == pytest.approx(float(again), abs=1e-9) == pytest.approx(float(mirrored), abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "protocol", [Protocol(), Protocol(local_steps=2, lr=1e-6), Protocol(summed_clients=2)]
+)
+def test_undefended_images_come_back_exactly(task: Task, protocol: Protocol) -> None:
+    labels = torch.arange(16).remainder(11).view(2, BATCH) if protocol.summed_clients > 1 else LABELS
+    found = attacked(task, "none", Folds(uploads=2), labels, protocol).view_as(IMAGES)
+    flat = labels.flatten()
+    alone = (
+        (flat[:, None] == flat).sum(1) == 1
+        if protocol.summed_clients > 1
+        else torch.ones(16, dtype=torch.bool)
+    )
+    assert int(alone.sum()) >= 6
+    assert float((found - IMAGES).flatten(0, 1)[alone].abs().max()) < 1e-3
+
+
+def test_a_search_gives_images_away_however_strong_its_noise(task: Task) -> None:
+    text = "refiner:search=always,alpha=10,iterations=12"
+    one, six = (mean_psnr(attacked(task, text, Folds(uploads=n, simulated=32))) for n in (1, 6))
+    assert one < 17 and six > 25, (one, six)
+
+
+def test_without_a_search_six_uploads_tell_what_one_tells(task: Task) -> None:
+    one, six = (mean_psnr(attacked(task, "refiner:search=never", Folds(uploads=n))) for n in (1, 6))
+    assert abs(six - one) < 0.5 and six < 17
+
+
+def test_images_that_share_their_label_are_read_as_their_mean(task: Task) -> None:
+    labels = LABELS.clone()
+    labels[0, 1] = labels[0, 0]
+    found = attacked(task, "none", Folds(uploads=1), labels)
+    mean = IMAGES[0, :2].mean(0)
+    torch.testing.assert_close(found[0, 0], mean, rtol=0, atol=1e-3)
+    torch.testing.assert_close(found[0, 1], mean, rtol=0, atol=1e-3)
+    torch.testing.assert_close(found[0, 2:], IMAGES[0, 2:], rtol=0, atol=1e-3)
+
+
+def test_the_estimate_of_a_normal_coordinate_is_the_closed_form() -> None:
+    draws = torch.Generator().manual_seed(0)
+    z, noise = (torch.randn(200_000, 1, generator=draws) for _ in range(2))
+    estimate = CoordinateEstimate([lambda z: z], z, [z + 0.5 * noise], z, torch.ones(1))
+    seen = torch.tensor([[-1.5], [0.0], [2.0]])
+    torch.testing.assert_close(estimate([seen])[0], seen / (1 + 0.5**2), rtol=0, atol=0.05)
+
+
+def test_every_round_has_its_own_model_and_the_first_is_restored(task: Task) -> None:
+    attack = Folds(uploads=3)
+    changed = attack.changed_task(task, BATCH)
+    front = folding_module(changed)
+    first = front.wave.clone()
+    seen = uploads_in_rounds(changed, NoDefense(), IMAGES, LABELS, attack, labels=False, seed=0)[1]
+    assert torch.equal(front.wave, first) and len(seen) == 3
+    model = dict(changed.model.named_parameters())
+    for number, observation in enumerate(seen):
+        attack.send_in_round(changed, number)
+        loss = F.cross_entropy(changed.model(IMAGES[0]), LABELS[0])
+        grads = torch.autograd.grad(loss, [model[name] for name in changed.names])
+        torch.testing.assert_close(observation.gradient[0], torch.cat([g.flatten() for g in grads]))
+
+
+def test_an_audit_runs_it_by_name() -> None:
+    sample = load_sample()
+    order = torch.cat([(sample.labels == label).nonzero()[:2, 0] for label in range(8)])
+    images, labels = (
+        sample.images[order].view(8, 2, 3, 32, 32).transpose(0, 1),
+        sample.labels[order].view(8, 2).T,
+    )
+    result = audit(
+        Task(MLP(hidden=32), example=images[0]),
+        images.contiguous(),
+        labels.contiguous(),
+        defense="dp-gaussian:magnitude=10",
+        attack="folds:uploads=2,simulated=16",
+        metrics=["identification"],
+        threat=ThreatModel(changed_model=True),
+    )
+    assert result.control is not None and result.control.psnr > 30 and result.verdict.level == "neither"
+
+
+def test_what_is_missing_is_one_line(task: Task) -> None:
+    attack = Folds(uploads=2)
+    changed = attack.changed_task(task, BATCH)
+    public = AttackerImages(PUBLIC, torch.zeros(len(PUBLIC), dtype=torch.long), "public")
+    simulate = simulator(changed, NoDefense(), public, attack=attack)
+    one = Observation.of(changed, NoDefense().protect(changed, IMAGES, LABELS), labels=LABELS)
+    with pytest.raises(ThreatModelError, match="needs changed_model"):
+        attack.reconstruct([one, one], threat=ThreatModel(labels=True), simulator=simulate)
+    with pytest.raises(DataError, match=r"^observations = 1: expected 2 uploads$"):
+        attack.reconstruct(one, threat=MALICIOUS, simulator=simulate)
+    with pytest.raises(DataError, match=r"^labels = \[0, 0, .*: expected different ones in a batch"):
+        attacked(task, "none", attack, torch.zeros_like(LABELS))
+    with pytest.raises(DataError, match=r"^model = 'MLP': expected the model that folds sends"):
+        attack.send_in_round(task, 0)
+    with pytest.raises(DataError, match=r"^classes = 2: expected 3 to"):
+        attack.changed_task(Task(MLP(2, input_shape=(3, 8, 8), hidden=4), example=IMAGES[0].float()), 4)
+    with pytest.raises(DataError, match=r"^statistics = .*: expected statistics of inputs of shape \[4\]"):
+        attack.changed_task(Task(nn.Linear(4, 3), example=torch.zeros(2, 4)), 4)
+    for wrong in ("uploads=0", "uploads=7", "radius=0", "scale=-1", "simulated=1"):
+        with pytest.raises(SettingError, match=wrong.partition("=")[0]):
+            make_attack(f"folds:{wrong}")
