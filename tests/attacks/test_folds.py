@@ -13,6 +13,7 @@ from refiner.attacks.folding_module import fold, folding_module
 from refiner.audit import audit
 from refiner.audit.attacker_images import AttackerImages
 from refiner.audit.protocol import Protocol
+from refiner.audit.summary import verdict_note
 from refiner.audit.uploads import simulator, uploads_in_rounds
 from refiner.core import Task
 from refiner.data import load_public_sample, load_sample
@@ -137,6 +138,7 @@ def test_an_audit_runs_it_by_name() -> None:
         metrics=["identification"],
         threat=ThreatModel(changed_model=True),
     )
+    assert "folds sees 2 uploads of each batch, for as many models" in verdict_note([result])
     assert result.control is not None and result.control.psnr > 30 and result.verdict.level == "neither"
 
 

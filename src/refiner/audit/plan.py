@@ -228,6 +228,7 @@ def _settings(plan: Plan) -> dict[str, object]:
             **to_json_value(plan.defense.settings()),
         },
         "attack": {"name": plan.attack.name, "seed": plan.seed, **to_json_value(plan.attack.settings())},
+        **({} if plan.attack.rounds == 1 else {"rounds": plan.attack.rounds}),
         **({} if plan.tuning is None else {"tuning": _tuning_settings(plan.tuning, plan.attack)}),
         **({} if plan.attacker_images is None else {"attacker images": _attacker_settings(plan)}),
         **({} if plan.robust_estimation is None else {"from robust": asdict(plan.robust_estimation)}),

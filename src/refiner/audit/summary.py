@@ -119,6 +119,8 @@ def _adaptations(results: Sequence[AuditResult]) -> list[str]:
     """Return how each attack is adapted to the defences."""
     texts = []
     for attack, result in {result.attack: result for result in reversed(results)}.items():
+        if (rounds := result.settings.get("rounds", 1)) != 1:
+            texts.append(f"{attack} sees {rounds} uploads of each batch, for as many models")
         if "attacker images" in result.settings:
             texts.append(f"{attack} learned from uploads of each defence that it made itself")
         elif result.tuned is None:
