@@ -121,6 +121,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for model, line in zip(models, panels, strict=True):
         for question, axes in zip(questions, line, strict=True):
             own = [p for p in drawn if (p["question"], p["model"]) == (question, model)]
+            axes.set_visible(bool(own))
             _draw(axes, own)
             axes.set_title(f"{TITLES[question]}, {model}", fontsize=10)
             axes.set_xlabel("accuracy relative to undefended training, %")

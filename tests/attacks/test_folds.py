@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from refiner.attacks import Folds, Observation, ThreatModel, make_attack
 from refiner.attacks.coordinate_estimate import CoordinateEstimate
-from refiner.attacks.folding_module import fold, folding_module
+from refiner.attacks.folding_module import folding_module, triangle_wave
 from refiner.audit import audit
 from refiner.audit.attacker_images import AttackerImages
 from refiner.audit.protocol import Protocol
@@ -55,9 +55,9 @@ def mean_psnr(found: Tensor) -> float:
 def test_a_wave_rises_and_falls_by_as_much_as_its_argument_changes(
     z: float, length: float, begin: float
 ) -> None:
-    here = fold(torch.tensor(z, dtype=torch.float64), length, begin)
-    again = fold(torch.tensor(z + 2 * length, dtype=torch.float64), length, begin)
-    mirrored = fold(torch.tensor(2 * begin + length - z, dtype=torch.float64), length, begin)
+    here = triangle_wave(torch.tensor(z, dtype=torch.float64), length, begin)
+    again = triangle_wave(torch.tensor(z + 2 * length, dtype=torch.float64), length, begin)
+    mirrored = triangle_wave(torch.tensor(2 * begin + length - z, dtype=torch.float64), length, begin)
     assert abs(float(here)) <= length / 2 + 1e-9
     assert float(here) == pytest.approx(float(again), abs=1e-9) == pytest.approx(float(mirrored), abs=1e-9)
 

@@ -18,7 +18,7 @@ _CONSTANT = 0.5
 _SMALLEST = 1e-4
 
 
-def fold(z: Tensor, length: Tensor | float, begin: Tensor | float) -> Tensor:
+def triangle_wave(z: Tensor, length: Tensor | float, begin: Tensor | float) -> Tensor:
     """A triangle wave: rises and falls by as much as z changes, with segments of a length.
 
     Args:
@@ -26,7 +26,7 @@ def fold(z: Tensor, length: Tensor | float, begin: Tensor | float) -> Tensor:
         length: The length of a segment, above 0.
         begin: Where a segment has its middle: a rising one, with the value 0.
 
-    >>> fold(torch.tensor([0.0, 0.25, 0.75, 1.0]), 1.0, 0.0).tolist()
+    >>> triangle_wave(torch.tensor([0.0, 0.25, 0.75, 1.0]), 1.0, 0.0).tolist()
     [0.0, 0.25, 0.25, 0.0]
     """
     return length * (0.5 - (torch.remainder((z - begin + length / 2) / length, 2) - 1).abs())
@@ -120,7 +120,9 @@ class FoldingModule(nn.Module):
         """
         z = self.coordinates(x)
         length, begin, folded = self.wave.unbind()
-        shifts = self.features(torch.where(folded > 0, fold(z, length, begin), z)) @ self.directions.T
+        shifts = (
+            self.features(torch.where(folded > 0, triangle_wave(z, length, begin), z)) @ self.directions.T
+        )
         shown: Tensor = _CONSTANT + shifts
         return shown.view_as(x)
 

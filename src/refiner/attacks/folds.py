@@ -12,7 +12,7 @@ from torch import Tensor
 from refiner import checks
 from refiner.attacks.base import Attack, Reconstruction, RunOptions
 from refiner.attacks.coordinate_estimate import CoordinateEstimate, Reading
-from refiner.attacks.folding_module import FoldingModule, fold, folding_module
+from refiner.attacks.folding_module import FoldingModule, folding_module, triangle_wave
 from refiner.attacks.front_module import put_in_front
 from refiner.attacks.label_inference import known_labels
 from refiner.attacks.observation import Observation
@@ -186,7 +186,7 @@ class Folds(Attack):
     def _readings(self) -> list[Reading]:
         """What the uploads show of coordinates, in the order of `_read`."""
         waves = [wave for wave in self.waves if wave is not None]
-        return [lambda z: z, *(partial(fold, length=length, begin=begin) for length, begin in waves)]
+        return [lambda z: z, *(partial(triangle_wave, length=length, begin=begin) for length, begin in waves)]
 
 
 def _alone(labels: Tensor) -> Tensor:
