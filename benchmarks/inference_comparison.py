@@ -2,7 +2,7 @@
 
     python benchmarks/inference_comparison.py --data FOLDER --out FOLDER [--model lenet resnet10]
         [--question membership membership-lfw gender person] [--seeds 1 2 3] [--defenses none refiner …]
-        [--clients 100] [--simulated 600] [--rounds 1000] [--training-seeds 1]
+        [--clients 100] [--simulated 600] [--steps 0] [--rounds 1000] [--training-seeds 1]
 
 Questions: who was in a client's data, of CIFAR-10 (`membership`) and of LFW; and which gender or person a
 client of LFW has. Every seed has other clients and other initial weights; the attacker knows the defence.
@@ -73,9 +73,11 @@ def attack_all(
 ) -> None:
     """Attack every defence that has no row yet; the undefended uploads first, as the control."""
 
+    state = f"after {options.steps} steps" if options.steps else "initial"
+
     def settings(defense: str) -> dict[str, object]:
         return {
-            **{"question": question, "model": model, "state": "initial", "defense": defense},
+            **{"question": question, "model": model, "state": state, "defense": defense},
             **{"most clients": options.clients, "simulated": options.simulated, "seed": seed},
         }
 
@@ -84,7 +86,7 @@ def attack_all(
         return
     asked = ask(
         question, model, clients=options.clients, simulated=options.simulated, root=options.data, seed=seed,
-        device=device,
+        device=device, steps=options.steps,
     )  # fmt: skip
     control = None
     for text in dict.fromkeys(["none", *missing]):
@@ -173,6 +175,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                         "for trainings only; 0 chose the settings")  # fmt: skip
     parser.add_argument("--clients", type=int, default=100, help="at most")
     parser.add_argument("--simulated", type=int, default=600, help="clients that the attack learns from")
+    parser.add_argument("--steps", type=int, default=0, help="in which the attacked model learns from public "
+                        "images first")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=1000, help="of a training; 0 for none")
     rates = ", ".join(f"{rate:g} for {name}" for name, rate in LEARNING_RATES.items())
     parser.add_argument("--lr", type=float, help=f"of a training; by default {rates}")

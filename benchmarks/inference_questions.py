@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attribute_inference import scores
 from evaluation_splits import UNSEEN_PEOPLE, unseen_candidates
-from inference_training import Labelled
+from inference_training import Labelled, learn
 from membership import POOL
 from pixels import pixels
 from refiner.audit import (
@@ -44,7 +44,8 @@ class Question:
     """Clients and the initial model of one seed, and an attack.
 
     Attributes:
-        task: The initial model.
+        task: The model, untrained.
+        public: The attacker's images and their labels.
         labelled: What RecUP is fitted to: public images; None if they have no attribute.
         attack: The attack's name and settings.
         clients: The number of clients.
@@ -52,6 +53,7 @@ class Question:
     """
 
     task: Task
+    public: tuple[Tensor, Tensor]
     labelled: Labelled | None
     attack: str
     clients: int
@@ -59,7 +61,15 @@ class Question:
 
 
 def ask(
-    name: str, model: str, *, clients: int, simulated: int, root: Path | None, seed: int, device: str
+    name: str,
+    model: str,
+    *,
+    clients: int,
+    simulated: int,
+    root: Path | None,
+    seed: int,
+    device: str,
+    steps: int = 0,
 ) -> Question:
     """Return a question about clients that are drawn with a seed.
 
@@ -71,7 +81,17 @@ def ask(
         root: The folder with the datasets' files; None for those of REFINER_DATA or the cache.
         seed: Seed of the clients, the initial weights and the attack.
         device: Where to compute.
+        steps: Steps in which the model learns from the attacker's public images before clients get it.
     """
+    asked = _ask(name, model, clients, simulated, root, seed, device)
+    if steps:
+        learn(asked.task, *asked.public, steps=steps, seed=seed)
+    return asked
+
+
+def _ask(
+    name: str, model: str, clients: int, simulated: int, root: Path | None, seed: int, device: str
+) -> Question:
     batch = BATCHES[name]
     if name in ("gender", "person"):
         limits = UNSEEN_PEOPLE if name == "gender" else {}
@@ -85,7 +105,9 @@ def ask(
             public=people.public, groups=people.groups, attack=attack, name=name, seed=seed,
         )  # fmt: skip
         labelled = (*people.public, people.groups[1])
-        return Question(task, labelled, f"attribute:clients={simulated}", len(people.x), audit)
+        return Question(
+            task, people.public[:2], labelled, f"attribute:clients={simulated}", len(people.x), audit
+        )
     if name == "membership":
         data = load_data("cifar10", "train", root=root)
         candidates, public = unseen_candidates(data.labels), torch.arange(POOL)
@@ -140,7 +162,7 @@ def _membership(
         gender = data.attribute("gender")[public]
         is_woman = torch.where(gender < 0, -1, (gender == _WOMAN).long())
         labelled = (known.cpu(), data.labels[public], is_woman, data.labels[public])
-    return Question(task, labelled, attack, count, audit)
+    return Question(task, (known, data.labels[public]), labelled, attack, count, audit)
 
 
 def _divided(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:

@@ -101,6 +101,28 @@ def defense_of(text: str, task: Task, labelled: Labelled | None, batch: int, see
     return fitted
 
 
+def learn(task: Task, images: Tensor, labels: Tensor, *, steps: int, seed: int) -> None:
+    """Train the model of a task in place, undefended, by steps of SGD on batches of 64 at a rate of 0.1.
+
+    Args:
+        task: The model and its loss.
+        images: What it learns from.
+        labels: Their labels.
+        steps: The number of steps.
+        seed: Seed of the batches.
+    """
+    draws, parameters = torch.Generator().manual_seed(seed), list(task.model.parameters())
+    device = parameters[0].device
+    for _ in range(steps):
+        rows = torch.randint(len(images), (64,), generator=draws)
+        scores = task.model(images[rows.to(images.device)].to(device))
+        loss = task.loss_of_scores(scores, labels[rows.to(labels.device)].to(device))
+        gradients = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.sub_(gradient, alpha=0.1)
+
+
 def federated_accuracy(
     data: TrainingData,
     model: str,
