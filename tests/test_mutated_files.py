@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from refiner import NoDefense, Task, Update
-from refiner.attacks.checkpoint import read_attack_state, write_attack_state
+from refiner.attacks.matching.checkpoint import read_attack_state, write_attack_state
 from refiner.audit import AuditResult, audit
 from refiner.checkpoint import read_checkpoint, write_checkpoint
 from refiner.data import load_data, read_images

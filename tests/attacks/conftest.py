@@ -13,8 +13,8 @@ from refiner.attacks import (
     InvertingGradients,
     Observation,
     ThreatModel,
-    idlg,
 )
+from refiner.attacks.matching import idlg
 from refiner.core import Task
 from refiner.data import load_sample
 from refiner.defenses import NoDefense

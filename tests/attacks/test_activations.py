@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from refiner.attacks import ActivationInversion, Observation, make_attack
-from refiner.attacks.conv_inputs import conv_input
-from refiner.attacks.conv_layers import revealing_layer
+from refiner.attacks.closed_form.conv_inputs import conv_input
+from refiner.attacks.closed_form.conv_layers import revealing_layer
 from refiner.core import Task
 from refiner.core.module_inputs import first_module_input, module_input
 from refiner.core.noise import NoiseSource

@@ -11,7 +11,7 @@ from refiner.attacks import (
     Simulator,
     make_attack,
 )
-from refiner.attacks.adaptive import Start, _utility_weights
+from refiner.attacks.stages.adaptive import Start, _utility_weights
 from refiner.core import Task, flatten, gradients
 from refiner.data import load_sample
 from refiner.defenses import make_defense

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from refiner.attacks import April, Observation
-from refiner.attacks.noisy_equations import solve_noisy
+from refiner.attacks.closed_form.noisy_equations import solve_noisy
 from refiner.core import Task
 from refiner.data import load_sample
 from refiner.defenses import make_defense

@@ -17,12 +17,11 @@ from refiner.attacks import (
     InvertingGradients,
     Observation,
     ThreatModel,
-    checkpoint,
-    gradient_matching,
     make_attack,
 )
-from refiner.attacks.descent import AdamDescent, DescentState
-from refiner.attacks.gradient_matching import GradientMatching
+from refiner.attacks.matching import checkpoint, gradient_matching
+from refiner.attacks.matching.descent import AdamDescent, DescentState
+from refiner.attacks.matching.gradient_matching import GradientMatching
 from refiner.core import Task
 from refiner.core.optim import Adam
 from refiner.data import load_sample

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from refiner.attacks import Attack, Imprint, Loki, Observation, ThreatModel, TrapWeights, make_attack
-from refiner.attacks.front_module import brightness_edges
+from refiner.attacks.changed_model.front_module import brightness_edges
 from refiner.audit import audit
 from refiner.audit.protocol import Protocol
 from refiner.audit.uploads import uploads

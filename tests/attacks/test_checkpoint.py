@@ -10,15 +10,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from refiner.attacks import (
-    GGL,
-    InvertingGradients,
-    Observation,
-    ThreatModel,
-    checkpoint,
-    gradient_matching,
-    parametrisation,
-)
+from refiner.attacks import GGL, InvertingGradients, Observation, ThreatModel
+from refiner.attacks.matching import checkpoint, gradient_matching, parametrisation
 from refiner.core import Task
 from refiner.data import load_sample
 from refiner.defenses import NoDefense

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from refiner.attacks.conv_inputs import conv_input
-from refiner.attacks.conv_layers import ConvLayer, revealing_layer
+from refiner.attacks.closed_form.conv_inputs import conv_input
+from refiner.attacks.closed_form.conv_layers import ConvLayer, revealing_layer
 from refiner.core import Task
 from refiner.core.gradients import gradients
 from refiner.core.module_inputs import module_input

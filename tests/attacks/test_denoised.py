@@ -19,7 +19,7 @@ from refiner.attacks import (
     ThreatModel,
     make_attack,
 )
-from refiner.attacks.network_training import TrainingState
+from refiner.attacks.learning.network_training import TrainingState
 from refiner.errors import DataError, SettingError, ThreatModelError
 
 TASK = small_task()

@@ -6,7 +6,7 @@ from torch import nn
 
 from refiner import LeNet, Task
 from refiner.attacks import InvertingGradients, make_attack
-from refiner.attacks.distance import Distance
+from refiner.attacks.matching.distance import Distance
 from refiner.core.gradients import flatten, gradients
 from refiner.errors import SettingError
 

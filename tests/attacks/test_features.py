@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from refiner.attacks.features import Projection, layer_input, linear_layers, unit_length
-from refiner.attacks.upload_features import UploadFeatures
+from refiner.attacks.learning.upload_features import UploadFeatures
 from refiner.core import Task, flatten, gradients
 from refiner.models import MLP, LeNet, ViT
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from refiner.attacks import Folds, Observation, ThreatModel, make_attack
-from refiner.attacks.coordinate_estimate import CoordinateEstimate
-from refiner.attacks.folding_module import folding_module, triangle_wave
+from refiner.attacks.changed_model.coordinate_estimate import CoordinateEstimate
+from refiner.attacks.changed_model.folding_module import folding_module, triangle_wave
 from refiner.audit import audit
 from refiner.audit.attacker_images import AttackerImages
 from refiner.audit.protocol import Protocol

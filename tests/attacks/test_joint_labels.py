@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from refiner.attacks import DLG, IDLG, InvertingGradients, Observation, ThreatModel
 from refiner.attacks.base import RunOptions
-from refiner.attacks.joint_labels import JointLabels
-from refiner.attacks.parametrisation import Pixels
+from refiner.attacks.matching.joint_labels import JointLabels
+from refiner.attacks.matching.parametrisation import Pixels
 from refiner.core import Task, flatten, gradients
 from refiner.core.noise import NoiseSource
 from refiner.defenses import NoDefense

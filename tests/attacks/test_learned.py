@@ -18,7 +18,7 @@ from tests.attacks.learning import (
 from torch import Tensor
 
 from refiner.attacks import LearnedReconstruction, Observation, ThreatModel, make_attack
-from refiner.attacks.network_training import TrainingState
+from refiner.attacks.learning.network_training import TrainingState
 from refiner.errors import DataError, SettingError, ThreatModelError
 
 QUICK = LearnedReconstruction(epochs=6, batch=32, lr=3e-3, draws=2, hidden=48, width=0)

@@ -6,11 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from refiner.attacks.frequency_filter import FrequencyFilter
-from refiner.attacks.network_training import TrainingSettings, TrainingState, one_cycle, train_network
-from refiner.attacks.restoration import train_restorer
-from refiner.attacks.simulated_batches import canonical_rank, derive_seed, draw_batches
-from refiner.attacks.unet import UNet, seeded_network
+from refiner.attacks.learning.network_training import (
+    TrainingSettings,
+    TrainingState,
+    one_cycle,
+    train_network,
+)
+from refiner.attacks.learning.simulated_batches import canonical_rank, derive_seed, draw_batches
+from refiner.attacks.learning.unet import UNet, seeded_network
+from refiner.attacks.stages.frequency_filter import FrequencyFilter
+from refiner.attacks.stages.restoration import train_restorer
 from refiner.errors import SettingError
 
 

@@ -5,8 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from refiner.attacks import GradInversion, Observation, ThreatModel
-from refiner.attacks.observation import running_statistics
-from refiner.attacks.priors import (
+from refiner.attacks.matching.priors import (
     BatchNormStatistics,
     GroupConsistency,
     Guess,
@@ -14,6 +13,7 @@ from refiner.attacks.priors import (
     SquaredLength,
     TotalVariation,
 )
+from refiner.attacks.observation import running_statistics
 from refiner.core import Task
 from refiner.defenses import NoDefense
 from refiner.errors import ThreatModelError

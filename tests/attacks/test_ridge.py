@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from refiner.attacks.ridge import RidgeSums
+from refiner.attacks.learning.ridge import RidgeSums
 
 
 def problem(rows: int, features: int, targets: int, noise: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,17 +10,9 @@ import torch
 from tests.attacks.conftest import ALL, GENERATOR, QUICK
 from torch import Tensor
 
-from refiner.attacks import (
-    GGL,
-    Attack,
-    GradInversion,
-    Observation,
-    Sweep,
-    checkpoint,
-    gradient_matching,
-    tunable,
-)
-from refiner.attacks import idlg as lbfgs_attacks
+from refiner.attacks import GGL, Attack, GradInversion, Observation, Sweep, tunable
+from refiner.attacks.matching import checkpoint, gradient_matching
+from refiner.attacks.matching import idlg as lbfgs_attacks
 from refiner.core.lbfgs import LBFGS
 from refiner.errors import DataError, SettingError
 

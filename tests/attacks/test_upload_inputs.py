@@ -5,7 +5,7 @@ import torch
 from tests.attacks.learning import CLASSES, SIDE, small_task
 from torch import Tensor
 
-from refiner.attacks.upload_inputs import UploadInputs
+from refiner.attacks.learning.upload_inputs import UploadInputs
 from refiner.core import Task, flatten, gradients
 
 TASK = small_task()

@@ -11,7 +11,8 @@ from tests.audit.conftest import QUICK
 from torch import Tensor
 
 import refiner
-from refiner.attacks import InvertingGradients, ThreatModel, checkpoint, gradient_matching
+from refiner.attacks import InvertingGradients, ThreatModel
+from refiner.attacks.matching import checkpoint, gradient_matching
 from refiner.audit import AuditResult, Plan, audit
 from refiner.audit.summary import summary
 from refiner.core import Task

@@ -13,7 +13,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from refiner.attacks import InvertingGradients, Observation, SimulatedUploads, Simulator
-from refiner.attacks.network_training import TrainingState
+from refiner.attacks.learning.network_training import TrainingState
 from refiner.audit import AuditResult, Plan, audit, audit_all
 from refiner.audit.from_robust import RobustEstimation, estimate_from_robust
 from refiner.audit.result_records import FromRobust

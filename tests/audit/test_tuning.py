@@ -9,8 +9,9 @@ import pytest
 import torch
 from tests.audit.conftest import QUICK
 
-from refiner.attacks import GGL, IDLG, Attack, Observation, Reconstruction, checkpoint, gradient_matching
+from refiner.attacks import GGL, IDLG, Attack, Observation, Reconstruction
 from refiner.attacks.base import RunOptions
+from refiner.attacks.matching import checkpoint, gradient_matching
 from refiner.attacks.threat_model import ThreatModel
 from refiner.audit import AuditResult, Plan, Tuning, audit, audit_all
 from refiner.audit.display_names import pair_names, settings_text, shared_settings

@@ -4,34 +4,34 @@ To use one: `make_attack` or its class, then `Attack.reconstruct`. To write one:
 `MatchingAttack` for an attack that minimises a distance between gradients.
 """
 
-from refiner.attacks.activations import ActivationInversion
-from refiner.attacks.adaptive import Adaptive
-from refiner.attacks.analytic import AnalyticReconstruction
-from refiner.attacks.april import April
 from refiner.attacks.base import Attack, Reconstruction, RunOptions
-from refiner.attacks.denoised import Denoised
-from refiner.attacks.distance import Distance
-from refiner.attacks.dlg import DLG
-from refiner.attacks.folds import Folds
-from refiner.attacks.ggl import GGL
-from refiner.attacks.gradient_matching import GradientMatching
-from refiner.attacks.gradinversion import GradInversion
-from refiner.attacks.idlg import IDLG
-from refiner.attacks.imprint import Imprint
-from refiner.attacks.inverting import InvertingGradients
+from refiner.attacks.changed_model.folds import Folds
+from refiner.attacks.changed_model.imprint import Imprint
+from refiner.attacks.changed_model.loki import Loki
+from refiner.attacks.changed_model.trap_weights import TrapWeights
+from refiner.attacks.closed_form.activations import ActivationInversion
+from refiner.attacks.closed_form.analytic import AnalyticReconstruction
+from refiner.attacks.closed_form.april import April
+from refiner.attacks.closed_form.spear import Spear
 from refiner.attacks.label_inference import infer_labels
-from refiner.attacks.learned import LearnedReconstruction
-from refiner.attacks.linear import LinearReconstruction
-from refiner.attacks.loki import Loki
-from refiner.attacks.matching_attack import MatchingAttack
+from refiner.attacks.learning.learned import LearnedReconstruction
+from refiner.attacks.learning.linear import LinearReconstruction
+from refiner.attacks.matching.distance import Distance
+from refiner.attacks.matching.dlg import DLG
+from refiner.attacks.matching.ggl import GGL
+from refiner.attacks.matching.gradient_matching import GradientMatching
+from refiner.attacks.matching.gradinversion import GradInversion
+from refiner.attacks.matching.idlg import IDLG
+from refiner.attacks.matching.inverting import InvertingGradients
+from refiner.attacks.matching.matching_attack import MatchingAttack
+from refiner.attacks.matching.parametrisation import Latent, Parametrisation, Pixels
+from refiner.attacks.matching.priors import Guess, Prior, TotalVariation
+from refiner.attacks.matching.sweep import Sweep, tunable
 from refiner.attacks.observation import Observation
-from refiner.attacks.parametrisation import Latent, Parametrisation, Pixels
-from refiner.attacks.priors import Guess, Prior, TotalVariation
 from refiner.attacks.simulation import SimulatedUploads, Simulator
-from refiner.attacks.spear import Spear
-from refiner.attacks.sweep import Sweep, tunable
+from refiner.attacks.stages.adaptive import Adaptive
+from refiner.attacks.stages.denoised import Denoised
 from refiner.attacks.threat_model import Capability, ThreatModel
-from refiner.attacks.trap_weights import TrapWeights
 from refiner.errors import DataError
 from refiner.registry import Registry, check_settings_class, make_by_name, parse_chain
 

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.attacks import Observation, Simulator
-from refiner.attacks.checkpoint import fingerprint
-from refiner.attacks.network_training import TrainingSettings, TrainingState
-from refiner.attacks.restoration import train_restorer
-from refiner.attacks.simulated_batches import derive_seed, draw_batches, simulate
+from refiner.attacks.learning.network_training import TrainingSettings, TrainingState
+from refiner.attacks.learning.simulated_batches import derive_seed, draw_batches, simulate
+from refiner.attacks.matching.checkpoint import fingerprint
+from refiner.attacks.stages.restoration import train_restorer
 from refiner.audit.result_records import FromRobust
 from refiner.audit.upload_match import match_uploads
 from refiner.errors import DataError

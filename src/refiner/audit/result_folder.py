@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from refiner import checks
-from refiner.attacks.checkpoint import read_attack_state
+from refiner.attacks.matching.checkpoint import read_attack_state
 from refiner.audit.control import as_control, conclude
 from refiner.audit.from_robust import robust_state_file
 from refiner.audit.plan import Plan

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from refiner.attacks import Sweep
-from refiner.attacks.matching_attack import MatchingAttack
+from refiner.attacks.matching.matching_attack import MatchingAttack
 from refiner.audit.plan import Plan
 from refiner.audit.result_records import TuningResult
 from refiner.audit.seeds import TUNING

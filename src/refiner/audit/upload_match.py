@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from refiner.attacks import Observation, Simulator
-from refiner.attacks.simulated_batches import derive_seed, simulate
-from refiner.attacks.upload_statistics import upload_statistics
+from refiner.attacks.learning.simulated_batches import derive_seed, simulate
+from refiner.attacks.learning.upload_statistics import upload_statistics
 from refiner.core.gradients import flatten, gradients
 from refiner.core.task import Task
 from refiner.metrics import identify_by_likelihood

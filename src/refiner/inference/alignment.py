@@ -8,7 +8,7 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.attacks import Capability, Observation, Simulator
-from refiner.attacks.simulated_batches import derive_seed
+from refiner.attacks.learning.simulated_batches import derive_seed
 from refiner.core.task import Task
 from refiner.inference.candidate_gradients import (
     candidate_products,

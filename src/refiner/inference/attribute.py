@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from refiner import checks
 from refiner.attacks import Observation, Simulator
-from refiner.attacks.network_training import TrainingSettings, TrainingState, train_network
-from refiner.attacks.simulated_batches import derive_seed, simulate
+from refiner.attacks.learning.network_training import TrainingSettings, TrainingState, train_network
+from refiner.attacks.learning.simulated_batches import derive_seed, simulate
+from refiner.attacks.learning.unet import seeded_network
 from refiner.attacks.threat_model import Capability
-from refiner.attacks.unet import seeded_network
 from refiner.inference.attribute_scores import auc_interval, best_threshold
 from refiner.inference.public_attributes import PublicAttributes
 from refiner.inference.upload_summary import UploadSummary

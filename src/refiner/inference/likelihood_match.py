@@ -8,8 +8,8 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.attacks import Capability, Observation, Simulator
-from refiner.attacks.simulated_batches import derive_seed, draw_batches, simulate
-from refiner.attacks.upload_statistics import upload_statistics
+from refiner.attacks.learning.simulated_batches import derive_seed, draw_batches, simulate
+from refiner.attacks.learning.upload_statistics import upload_statistics
 from refiner.inference.candidate_gradients import (
     relative_to_class,
     sample_gradients,

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from refiner.attacks import Observation, infer_labels
 from refiner.attacks.features import Projection, unit_length
-from refiner.attacks.upload_features import UploadFeatures
+from refiner.attacks.learning.upload_features import UploadFeatures
 
 _CLIP = 8.0
 

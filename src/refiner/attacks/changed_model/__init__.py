@@ -1,0 +1,1 @@
+"""Attacks of a server that changes the model which clients receive."""

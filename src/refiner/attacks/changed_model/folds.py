@@ -1,0 +1,194 @@
+"""Folded images: a server that makes up models reads batches that a defence searches for."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from refiner import checks
+from refiner.attacks.base import Attack, Reconstruction, RunOptions
+from refiner.attacks.changed_model.coordinate_estimate import CoordinateEstimate, Reading
+from refiner.attacks.changed_model.folding_module import FoldingModule, folding_module, triangle_wave
+from refiner.attacks.changed_model.front_module import put_in_front
+from refiner.attacks.label_inference import known_labels
+from refiner.attacks.observation import Observation
+from refiner.attacks.simulation import Simulator
+from refiner.attacks.threat_model import Capability, ThreatModel
+from refiner.core.task import Task
+from refiner.errors import DataError
+
+# The length of a segment in units of the radius, and where one begins.
+_WAVES = [(0.9, 0.0), (0.72, 0.2), (0.55, 0.1), (0.9, 0.45), (0.8, 0.3)]
+
+
+@dataclass(frozen=True)
+class Folds(Attack):
+    """Folds images by a module in front of the model, and reads them off a few uploads of the same batch.
+
+    The module's features are triangle waves of every whitened coordinate of an image. However strong a noise
+    that a defence adds, on the segment of the noisy coordinate lies a point with the feature of the real one:
+    a search for the real gradient finds it, and the upload shows it. Waves of several lengths, and at last
+    the coordinates themselves, leave one value for each. How uploads err is learned from simulated ones.
+
+    Images of a batch that share their label are read as their mean.
+
+    >>> Folds().rounds, Folds(uploads=2).waves
+    (6, [(0.9, 0.0), None])
+    """
+
+    name: ClassVar[str] = "folds"
+    reference: ClassVar[str] = "made for Refiner's search; after Fowl et al., Robbing the Fed, ICLR 2022"
+    needs: ClassVar[frozenset[Capability]] = frozenset({"changed_model", "public", "defense"})
+    min_public_images: ClassVar[int] = 200
+
+    uploads: int = 6
+    """Uploads of each client, for as many models."""
+    radius: float = 1.0
+    """How far the defence searches, in standard deviations of a coordinate: segments are a little shorter."""
+    scale: float = 10.0
+    """The size of the gradients that hold the features, beside those of the model."""
+    simulated: int = 64
+    """Public images whose uploads are simulated: half of them show how readings err, the other half how many
+    of them help."""
+
+    def __post_init__(self) -> None:
+        checks.integer("uploads", self.uploads, 1, len(_WAVES) + 1)
+        checks.number("radius", self.radius, 0, 1e3, above=True)
+        checks.number("scale", self.scale, 0, 1e6, above=True)
+        checks.integer("simulated", self.simulated, 2, 100_000)
+
+    @property
+    def rounds(self) -> int:
+        """The uploads of each client."""
+        return self.uploads
+
+    @property
+    def waves(self) -> list[tuple[float, float] | None]:
+        """Length and beginning of the waves of every upload; None in the last, which shows coordinates.
+
+        It is the last because a search can't reach them, and error feedback would add what it left over to
+        the uploads that follow.
+        """
+        return [*((self.radius * length, begin) for length, begin in _WAVES[: self.uploads - 1]), None]
+
+    def changed_task(self, task: Task, samples: int) -> Task:
+        """Return the task with the module in front of the model.
+
+        Args:
+            task: The model and its loss.
+            samples: The samples of one observation.
+
+        Returns:
+            The task that clients receive, as in the first round.
+
+        Raises:
+            DataError: Nothing can be put in front of the model, or its inputs are no images.
+        """
+        changed = put_in_front(task, FoldingModule.for_task(task, self.scale))
+        self.send_in_round(changed, 0)
+        return changed
+
+    def send_in_round(self, task: Task, round: int) -> None:
+        """Set the model to what all clients receive in a round.
+
+        Args:
+            task: The result of `changed_task`.
+            round: The number of the round.
+        """
+        folding_module(task).set_wave(self.waves[round])
+
+    def run(
+        self, observations: list[Observation], threat: ThreatModel, options: RunOptions
+    ) -> Reconstruction:
+        """Read the features off every upload, and estimate the images that have them.
+
+        Args:
+            observations: The uploads of the rounds, in order.
+            threat: The capabilities granted.
+            options: The simulator, and the seed of its clients.
+
+        Returns:
+            The images, from as many readings as help with simulated clients.
+
+        Raises:
+            DataError: There are fewer or more uploads than rounds, or no image has a label of its own.
+        """
+        start = time.perf_counter()
+        first, simulator = observations[0], options.simulator
+        assert simulator is not None
+        if len(observations) != self.uploads:
+            raise DataError(field="observations", value=len(observations), expected=f"{self.uploads} uploads")
+        front = folding_module(first.task)
+        labels = known_labels(observations, threat, front.probabilities).to(first.gradient.device)
+        if threat.labels and not bool(_alone(labels).any()):
+            raise DataError(
+                field="labels",
+                value=labels[0].tolist(),
+                expected="different ones in a batch: folds reads the mean of images with one label",
+            )
+        read = self._read(first.task, [o.gradient for o in observations], labels)
+        coordinates = self._estimate(front, first, simulator, options.seed, read)
+        x = front.images(coordinates).view(len(labels), first.samples, *first.task.input_shape)
+        objective = (read[0] - coordinates).square().view(len(labels), -1).mean(1)
+        diverged = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        return Reconstruction(x, labels, objective, diverged, time.perf_counter() - start)
+
+    def _estimate(
+        self, front: FoldingModule, like: Observation, simulator: Simulator, seed: int, read: list[Tensor]
+    ) -> Tensor:
+        """The coordinates `[V · B, inputs]` of all images, from what was read of them."""
+        images = simulator.images.to(like.gradient)
+        clients = max(2, -(-self.simulated // like.samples))
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed)).to(images.device)
+        chosen = order[torch.arange(clients * like.samples, device=order.device) % len(order)]
+        # Labels are the attacker's choice: as many as possible differ, and one class is absent.
+        own = torch.arange(like.samples, device=images.device).clamp_max(like.task.classes - 2)
+        labels = own.expand(clients, -1)
+        uploads = simulator.protect(
+            images[chosen].view(clients, like.samples, *images.shape[1:]), labels, seed
+        )
+        alone = _alone(labels).flatten()
+        simulated = [values[alone] for values in self._read(like.task, uploads.gradients, labels)]
+        truth = front.coordinates(images[chosen][alone])
+        others = front.coordinates(images[order[len(chosen) :]]) if len(order) > len(chosen) else truth
+        half = len(truth) // 2
+        estimate = CoordinateEstimate(
+            self._readings(),
+            others,
+            [values[:half] for values in simulated],
+            truth[:half],
+            front.variances(),
+        )
+
+        def candidates(values: list[Tensor]) -> list[Tensor]:
+            return [values[0], *estimate(values)]
+
+        target = front.images(truth[half:])
+        errors = [
+            float((front.images(found) - target).square().mean())
+            for found in candidates([values[half:] for values in simulated])
+        ]
+        return candidates(read)[min(range(len(errors)), key=errors.__getitem__)]
+
+    def _read(self, task: Task, gradients: Sequence[Tensor], labels: Tensor) -> list[Tensor]:
+        """The features `[V · B, inputs]` in every upload, the coordinates themselves first."""
+        front, found = folding_module(task), []
+        for gradient in [gradients[-1], *gradients[:-1]]:
+            named = task.unflatten(gradient)
+            layers = zip(named["front.features.weight"], named["front.features.bias"], labels, strict=True)
+            found.append(torch.cat([front.read(*layer) for layer in layers]))
+        return found
+
+    def _readings(self) -> list[Reading]:
+        """What the uploads show of coordinates, in the order of `_read`."""
+        waves = [wave for wave in self.waves if wave is not None]
+        return [lambda z: z, *(partial(triangle_wave, length=length, begin=begin) for length, begin in waves)]
+
+
+def _alone(labels: Tensor) -> Tensor:
+    """Which of the labels `[V, B]` no other image of the batch has."""
+    return (labels[:, :, None] == labels[:, None]).sum(2) == 1

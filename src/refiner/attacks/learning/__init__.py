@@ -1,0 +1,1 @@
+"""Attacks that learn from simulated uploads of public images."""

@@ -1,0 +1,1 @@
+"""Attacks that optimise images until their gradient is the upload."""

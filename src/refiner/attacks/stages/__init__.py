@@ -1,0 +1,1 @@
+"""Stages before or after another attack: `ATTACK+denoiser`, `ATTACK+adaptive`."""
