@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.attacks.learning import CLASSES, small_task, smooth_images
+from tests.attacks.small_learning import CLASSES, small_task, smooth_images
 from torch import Tensor
 from typer.testing import CliRunner
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.attacks.learning import (
+from tests.attacks.small_learning import (
     CLASSES,
     SIDE,
     error_of,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from tests.attacks.plain_loop import plain_inverting
+from tests.attacks.matching.plain_loop import plain_inverting
 from torch import Tensor
 
 from refiner.attacks import InvertingGradients, Observation, Pixels

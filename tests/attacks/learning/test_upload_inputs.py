@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.attacks.learning import CLASSES, SIDE, small_task
+from tests.attacks.small_learning import CLASSES, SIDE, small_task
 from torch import Tensor
 
 from refiner.attacks.learning.upload_inputs import UploadInputs
