@@ -10,17 +10,16 @@ from refiner.attacks.threat_model import ThreatModel
 from refiner.errors import ThreatModelError
 
 
-def infer_labels(*observations: Observation, mean_output: Tensor | None = None) -> Tensor:
+def infer_labels(*observations: Observation) -> Tensor:
     """Return the inferred labels of every victim, in ascending order.
 
     For one sample the gradient of the last bias is p − 1 at its label and p elsewhere, so that the label is
     its only negative entry (iDLG: Zhao, Mopuri and Bilen, "iDLG: Improved Deep Leakage from Gradients",
     arXiv:2001.02610, 2020). For B samples the entry of class k is p̄_k − count_k / B, with p̄ the model's mean
-    output; unless known, p̄ is taken as uniform, which holds for an untrained model and less so later.
+    output; p̄ is taken as uniform, which holds for an untrained model and less so later.
 
     Args:
         observations: One or more uploads of the same victims; their gradients are averaged.
-        mean_output: The model's mean output for the victims' samples, probabilities `[classes]`, if known.
 
     Returns:
         Labels `[V, B]`.
@@ -40,26 +39,37 @@ def infer_labels(*observations: Observation, mean_output: Tensor | None = None) 
     samples = observations[0].samples
     if samples == 1:
         return class_grad.argmin(1, keepdim=True)
-    # Integer counts that sum to B, by the largest remainders.
-    uniform = 1 / class_grad.shape[1]
-    expected = ((uniform if mean_output is None else mean_output) - class_grad).clamp_min(1e-12)
+    return labels_in_shares(1 / class_grad.shape[1] - class_grad, samples)
+
+
+def labels_in_shares(shares: Tensor, samples: int) -> Tensor:
+    """Return labels in ascending order, as many of each class as its share says, by the largest remainders.
+
+    Args:
+        shares: How frequent each class is, up to a factor, `[V, classes]`; negative ones count as zero.
+        samples: The labels of every victim, B.
+
+    Returns:
+        Labels `[V, B]`.
+
+    >>> labels_in_shares(torch.tensor([[0.1, -0.2, 0.3]]), 4).tolist()
+    [[0, 2, 2, 2]]
+    """
+    expected = shares.nan_to_num(0).clamp_min(1e-12)
     expected = expected * samples / expected.sum(1, keepdim=True)
     counts = expected.floor()
     remainder_rank = (expected - counts).argsort(1, descending=True).argsort(1)
     counts = counts + (remainder_rank < samples - counts.sum(1, keepdim=True))
-    classes = torch.arange(class_grad.shape[1], device=class_grad.device)
+    classes = torch.arange(shares.shape[1], device=shares.device)
     return torch.stack([classes.repeat_interleave(row.long()) for row in counts])
 
 
-def known_labels(
-    observations: Sequence[Observation], threat: ThreatModel, mean_output: Tensor | None = None
-) -> Tensor:
+def known_labels(observations: Sequence[Observation], threat: ThreatModel) -> Tensor:
     """Return the labels of every victim: the granted ones, or else inferred ones.
 
     Args:
         observations: One or more uploads of the same victims.
         threat: The capabilities granted.
-        mean_output: As in `infer_labels`.
 
     Returns:
         Labels `[V, B]`.
@@ -68,11 +78,7 @@ def known_labels(
         ThreatModelError: They are not granted, and the last layer does not reveal them.
     """
     granted = observations[0].labels
-    return (
-        granted
-        if threat.labels and granted is not None
-        else infer_labels(*observations, mean_output=mean_output)
-    )
+    return granted if threat.labels and granted is not None else infer_labels(*observations)
 
 
 def _class_gradient(observation: Observation) -> Tensor:

@@ -119,7 +119,7 @@ def _adaptations(results: Sequence[AuditResult]) -> list[str]:
     """Return how each attack is adapted to the defences."""
     texts = []
     for attack, result in {result.attack: result for result in reversed(results)}.items():
-        if (rounds := result.settings.get("rounds", 1)) != 1:
+        if (rounds := max(int(str(r.settings.get("rounds", 1))) for r in results if r.attack == attack)) > 1:
             texts.append(f"{attack} sees {rounds} uploads of each batch, for as many models")
         if "attacker images" in result.settings:
             texts.append(f"{attack} learned from uploads of each defence that it made itself")

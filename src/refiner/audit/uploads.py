@@ -137,27 +137,31 @@ def uploads_in_rounds(
     """
     rounds = 1 if attack is None else attack.rounds
     states, robust, observations = ClientStates(defense), None, []
-    for number in range(rounds):
+    try:
+        for number in range(rounds):
+            if attack is not None:
+                attack.send_in_round(task, number)
+            own, observation = uploads(
+                task,
+                defense,
+                x,
+                y,
+                labels=labels,
+                seed=seed,
+                chunk=chunk,
+                protocol=protocol,
+                round=number,
+                states=states,
+                send_to=(lambda task, client: None) if attack is None else attack.send_to,
+                on_progress=lambda done, total, number=number: on_progress(
+                    number * total + done, rounds * total
+                ),  # type: ignore[misc]
+            )
+            robust = own if number == 0 else robust
+            observations.append(observation)
+    finally:
         if attack is not None:
-            attack.send_in_round(task, number)
-        own, observation = uploads(
-            task,
-            defense,
-            x,
-            y,
-            labels=labels,
-            seed=seed,
-            chunk=chunk,
-            protocol=protocol,
-            round=number,
-            states=states,
-            send_to=(lambda task, client: None) if attack is None else attack.send_to,
-            on_progress=lambda done, total, number=number: on_progress(number * total + done, rounds * total),  # type: ignore[misc]
-        )
-        robust = own if number == 0 else robust
-        observations.append(observation)
-    if attack is not None:
-        attack.send_in_round(task, 0)
+            attack.send_in_round(task, 0)
     return robust, observations
 
 

@@ -20,6 +20,7 @@ from refiner.data import load_public_sample, load_sample
 from refiner.defenses import NoDefense, make_defense
 from refiner.errors import DataError, SettingError, ThreatModelError
 from refiner.models import MLP
+from refiner.shaped_noise import NaturalNoise
 
 MALICIOUS = ThreatModel(changed_model=True, labels=True)
 CLASSES, BATCH = 12, 8
@@ -78,6 +79,7 @@ def test_undefended_images_come_back_exactly(task: Task, protocol: Protocol) -> 
     assert float((found - IMAGES).flatten(0, 1)[alone].abs().max()) < 1e-3
 
 
+@pytest.mark.processes
 def test_a_search_gives_images_away_however_strong_its_noise(task: Task) -> None:
     text = "refiner:search=always,alpha=10,iterations=12"
     one, six = (mean_psnr(attacked(task, text, Folds(uploads=n, simulated=32))) for n in (1, 6))
@@ -97,6 +99,67 @@ def test_images_that_share_their_label_are_read_as_their_mean(task: Task) -> Non
     torch.testing.assert_close(found[0, 0], mean, rtol=0, atol=1e-3)
     torch.testing.assert_close(found[0, 1], mean, rtol=0, atol=1e-3)
     torch.testing.assert_close(found[0, 2:], IMAGES[0, 2:], rtol=0, atol=1e-3)
+
+
+def test_inferred_labels_are_those_of_the_batch_after_local_steps_too(task: Task) -> None:
+    biased = Task(MLP(CLASSES, input_shape=(3, 8, 8), hidden=32).double(), example=IMAGES[0])
+    with torch.no_grad():
+        biased.model.head.bias[0] = 2.0  # the constant image is most probably of class 0
+    attack, protocol = Folds(uploads=1, scale=1), Protocol(local_steps=2)
+    for model, labels in ((task, LABELS), (biased, LABELS % 7)):
+        changed = attack.changed_task(model, BATCH)
+        seen = uploads_in_rounds(
+            changed, NoDefense(), IMAGES, labels, attack, labels=False, seed=0, protocol=protocol
+        )[1]
+        public = AttackerImages(PUBLIC, torch.zeros(len(PUBLIC), dtype=torch.long), "public")
+        simulate = simulator(changed, NoDefense(), public, protocol=protocol, attack=attack)
+        found = attack.reconstruct(seen, threat=ThreatModel(changed_model=True), simulator=simulate)
+        assert torch.equal(found.labels, labels.sort(1).values)
+
+
+def test_a_batch_of_all_classes_is_read_roughly(task: Task) -> None:
+    few = Task(MLP(BATCH, input_shape=(3, 8, 8), hidden=32).double(), example=IMAGES[0])
+    found = attacked(few, "none", Folds(uploads=1), torch.arange(BATCH).expand(2, -1))
+    assert mean_psnr(found) > 17
+
+
+def test_an_upload_of_zeros_gives_finite_images(task: Task) -> None:
+    found = attacked(task, "pruning:rate=0.999,scope=global", Folds(uploads=2))
+    assert bool(found.isfinite().all())
+
+
+def test_bundled_statistics_and_the_wave_stay_as_they_were(task: Task) -> None:
+    attack = Folds(uploads=2)
+    large = Task(MLP(CLASSES, hidden=8).double(), example=torch.zeros(1, 3, 32, 32).double())
+    front = folding_module(attack.changed_task(large, 4))
+    assert front.statistics.mean.dtype == torch.float64
+    assert NaturalNoise.bundled().mean.dtype == torch.float32
+    changed = attack.changed_task(task, BATCH)
+    wave = folding_module(changed).wave.clone()
+
+    def stop(done: int, total: int) -> None:
+        if done > 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        uploads_in_rounds(
+            changed, NoDefense(), IMAGES, LABELS, attack, labels=False, seed=0, on_progress=stop
+        )
+    assert torch.equal(folding_module(changed).wave, wave)
+
+
+def test_stages_after_it(task: Task) -> None:
+    with pytest.raises(
+        DataError, match=r"^attack = 'folds\+adaptive': expected adaptive after an attack of one"
+    ):
+        make_attack("folds+adaptive").check(task)
+    chain = make_attack("folds:uploads=1+denoiser")
+    changed = chain.changed_task(task, BATCH)
+    public = AttackerImages(PUBLIC[:100], torch.zeros(100, dtype=torch.long), "public")
+    simulate = simulator(changed, NoDefense(), public, attack=chain)
+    seen = uploads_in_rounds(changed, NoDefense(), IMAGES, LABELS, chain, labels=True, seed=0)[1]
+    with pytest.raises(DataError, match=r"^public_images = 100: expected at least 200 .* folds needs"):
+        chain.reconstruct(seen, threat=MALICIOUS, simulator=simulate)
 
 
 def test_the_estimate_of_a_normal_coordinate_is_the_closed_form() -> None:
@@ -122,6 +185,7 @@ def test_every_round_has_its_own_model_and_the_first_is_restored(task: Task) -> 
         torch.testing.assert_close(observation.gradient[0], torch.cat([g.flatten() for g in grads]))
 
 
+@pytest.mark.processes
 def test_an_audit_runs_it_by_name() -> None:
     sample = load_sample()
     order = torch.cat([(sample.labels == label).nonzero()[:2, 0] for label in range(8)])
@@ -158,8 +222,12 @@ def test_what_is_missing_is_one_line(task: Task) -> None:
         attack.send_in_round(task, 0)
     with pytest.raises(DataError, match=r"^classes = 2: expected 3 to"):
         attack.changed_task(Task(MLP(2, input_shape=(3, 8, 8), hidden=4), example=IMAGES[0].float()), 4)
-    with pytest.raises(DataError, match=r"^statistics = .*: expected statistics of inputs of shape \[4\]"):
+    with pytest.raises(DataError, match=r"^input shape = \[4\]: expected images \[3, H, W\] for folds$"):
         attack.changed_task(Task(nn.Linear(4, 3), example=torch.zeros(2, 4)), 4)
+    with pytest.raises(DataError, match=r"^model = torch.bfloat16: expected float32 or float64 for folds$"):
+        attack.changed_task(
+            Task(MLP(4, hidden=4).bfloat16(), example=torch.zeros(1, 3, 32, 32).bfloat16()), 4
+        )
     for wrong in ("uploads=0", "uploads=7", "radius=0", "scale=-1", "simulated=1"):
         with pytest.raises(SettingError, match=wrong.partition("=")[0]):
             make_attack(f"folds:{wrong}")

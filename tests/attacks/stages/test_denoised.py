@@ -6,7 +6,15 @@ from typing import ClassVar
 
 import pytest
 import torch
-from tests.attacks.small_learning import SIDE, error_of, observe, planted, simulator_of, small_task, smooth_images
+from tests.attacks.small_learning import (
+    SIDE,
+    error_of,
+    observe,
+    planted,
+    simulator_of,
+    small_task,
+    smooth_images,
+)
 from torch import Tensor
 
 from refiner.attacks import (

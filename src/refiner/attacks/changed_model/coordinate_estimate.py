@@ -69,7 +69,7 @@ class CoordinateEstimate:
 
 def _place(values: Tensor, limit: float) -> Tensor:
     """The numbers of the bins of a histogram from −limit to limit; the outer ones take what is beyond."""
-    return (values.clamp(-limit, limit) / _STEP + limit / _STEP).round().long()
+    return (values.nan_to_num(0).clamp(-limit, limit) / _STEP + limit / _STEP).round().long()
 
 
 def _histogram(values: Tensor, limit: float, width: float) -> Tensor:

@@ -12,17 +12,27 @@ from torch import Tensor
 from refiner import checks
 from refiner.attacks.base import Attack, Reconstruction, RunOptions
 from refiner.attacks.changed_model.coordinate_estimate import CoordinateEstimate, Reading
-from refiner.attacks.changed_model.folding_module import FoldingModule, folding_module, triangle_wave
+from refiner.attacks.changed_model.folding_module import (
+    FoldingModule,
+    check_foldable,
+    folding_module,
+    triangle_wave,
+)
 from refiner.attacks.changed_model.front_module import put_in_front
-from refiner.attacks.label_inference import known_labels
+from refiner.attacks.label_inference import labels_in_shares
+from refiner.attacks.learning.simulated_batches import derive_seed
 from refiner.attacks.observation import Observation
 from refiner.attacks.simulation import Simulator
 from refiner.attacks.threat_model import Capability, ThreatModel
 from refiner.core.task import Task
 from refiner.errors import DataError
 
-# The length of a segment in units of the radius, and where one begins.
+# The length of a segment in units of the radius, and the middle of a rising one in standard deviations.
 _WAVES = [(0.9, 0.0), (0.72, 0.2), (0.55, 0.1), (0.9, 0.45), (0.8, 0.3)]
+# Public images whose coordinates are the prior.
+_PRIOR_IMAGES = 2000
+Layer = tuple[Tensor, Tensor]
+"""Gradients of a layer's weights `[V, K, inputs]` and biases `[V, K]`."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +44,8 @@ class Folds(Attack):
     a search for the real gradient finds it, and the upload shows it. Waves of several lengths, and at last
     the coordinates themselves, leave one value for each. How uploads err is learned from simulated ones.
 
-    Images of a batch that share their label are read as their mean.
+    Images of a batch that share their label are read as their mean. Local steps let the layer with the
+    features leave zero: with several take a smaller `scale`.
 
     >>> Folds().rounds, Folds(uploads=2).waves
     (6, [(0.9, 0.0), None])
@@ -52,8 +63,8 @@ class Folds(Attack):
     scale: float = 10.0
     """The size of the gradients that hold the features, beside those of the model."""
     simulated: int = 64
-    """Public images whose uploads are simulated: half of them show how readings err, the other half how many
-    of them help."""
+    """Public images whose uploads are simulated: half of them show how uploads err, the other half how many
+    uploads help."""
 
     def __post_init__(self) -> None:
         checks.integer("uploads", self.uploads, 1, len(_WAVES) + 1)
@@ -68,12 +79,24 @@ class Folds(Attack):
 
     @property
     def waves(self) -> list[tuple[float, float] | None]:
-        """Length and beginning of the waves of every upload; None in the last, which shows coordinates.
+        """Length and middle of the waves of every upload; None in the last, which shows coordinates.
 
         It is the last because a search can't reach them, and error feedback would add what it left over to
         the uploads that follow.
         """
-        return [*((self.radius * length, begin) for length, begin in _WAVES[: self.uploads - 1]), None]
+        return [*((self.radius * length, middle) for length, middle in _WAVES[: self.uploads - 1]), None]
+
+    def check(self, task: Task) -> None:
+        """Raise unless images of the task can be folded.
+
+        Args:
+            task: The model and its loss.
+
+        Raises:
+            DataError: The inputs are no images of three channels, there are too few or too many classes, or
+                the model computes in half precision.
+        """
+        check_foldable(task)
 
     def changed_task(self, task: Task, samples: int) -> Task:
         """Return the task with the module in front of the model.
@@ -88,6 +111,7 @@ class Folds(Attack):
         Raises:
             DataError: Nothing can be put in front of the model, or its inputs are no images.
         """
+        self.check(task)
         changed = put_in_front(task, FoldingModule.for_task(task, self.scale))
         self.send_in_round(changed, 0)
         return changed
@@ -109,56 +133,77 @@ class Folds(Attack):
         Args:
             observations: The uploads of the rounds, in order.
             threat: The capabilities granted.
-            options: The simulator, and the seed of its clients.
+            options: The simulator, the seed of its clients, and progress.
 
         Returns:
             The images, from as many readings as help with simulated clients.
 
         Raises:
-            DataError: There are fewer or more uploads than rounds, or no image has a label of its own.
+            DataError: There are fewer or more uploads than rounds, or labels are granted
+                and no image has one of its own.
         """
         start = time.perf_counter()
         first, simulator = observations[0], options.simulator
         assert simulator is not None
         if len(observations) != self.uploads:
             raise DataError(field="observations", value=len(observations), expected=f"{self.uploads} uploads")
-        front = folding_module(first.task)
-        labels = known_labels(observations, threat, front.probabilities).to(first.gradient.device)
+        front, layers = folding_module(first.task), [self._layer(o.task, o.gradient) for o in observations]
+        labels = first.labels if threat.labels else None
+        if labels is None:
+            bias = torch.stack([bias for _, bias in layers]).mean(0)
+            labels = labels_in_shares(front.shares(bias), first.samples)
+        labels = labels.to(first.gradient.device)
         if threat.labels and not bool(_alone(labels).any()):
             raise DataError(
                 field="labels",
                 value=labels[0].tolist(),
                 expected="different ones in a batch: folds reads the mean of images with one label",
             )
-        read = self._read(first.task, [o.gradient for o in observations], labels)
-        coordinates = self._estimate(front, first, simulator, options.seed, read)
+        read = self._read(front, layers, labels)
+        coordinates = self._estimate(front, first, simulator, options, read)
         x = front.images(coordinates).view(len(labels), first.samples, *first.task.input_shape)
         objective = (read[0] - coordinates).square().view(len(labels), -1).mean(1)
         diverged = torch.zeros(len(x), dtype=torch.bool, device=x.device)
         return Reconstruction(x, labels, objective, diverged, time.perf_counter() - start)
 
     def _estimate(
-        self, front: FoldingModule, like: Observation, simulator: Simulator, seed: int, read: list[Tensor]
+        self,
+        front: FoldingModule,
+        like: Observation,
+        simulator: Simulator,
+        options: RunOptions,
+        read: list[Tensor],
     ) -> Tensor:
         """The coordinates `[V · B, inputs]` of all images, from what was read of them."""
-        images = simulator.images.to(like.gradient)
         clients = max(2, -(-self.simulated // like.samples))
-        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed)).to(images.device)
-        chosen = order[torch.arange(clients * like.samples, device=order.device) % len(order)]
+        generator = torch.Generator().manual_seed(derive_seed(options.seed, "folds", "images"))
+        order = torch.randperm(len(simulator.images), generator=generator)
+        chosen = order[torch.arange(clients * like.samples) % len(order)].view(clients, -1)
         # Labels are the attacker's choice: as many as possible differ, and one class is absent.
-        own = torch.arange(like.samples, device=images.device).clamp_max(like.task.classes - 2)
-        labels = own.expand(clients, -1)
-        uploads = simulator.protect(
-            images[chosen].view(clients, like.samples, *images.shape[1:]), labels, seed
-        )
+        labels = torch.arange(like.samples).clamp_max(like.task.classes - 2).expand(clients, -1)
+        layers: list[list[Layer]] = [[] for _ in range(self.uploads)]
+        for number, rows in enumerate(chosen):
+            options.on_progress(number, clients)
+            own = simulator.images[rows.to(simulator.images.device)][None]
+            seed = derive_seed(options.seed, "folds", "client", number)
+            gradients = simulator.protect(own, labels[number : number + 1], seed).gradients
+            for kept, gradient in zip(layers, gradients, strict=True):
+                kept.append(self._layer(like.task, gradient))
+        options.on_progress(clients, clients)
+        joined = [(torch.cat([w for w, _ in own]), torch.cat([b for _, b in own])) for own in layers]
+        labels = labels.to(like.gradient.device)
         alone = _alone(labels).flatten()
-        simulated = [values[alone] for values in self._read(like.task, uploads.gradients, labels)]
-        truth = front.coordinates(images[chosen][alone])
-        others = front.coordinates(images[order[len(chosen) :]]) if len(order) > len(chosen) else truth
+        simulated = [values[alone] for values in self._read(front, joined, labels)]
+
+        def coordinates(numbers: Tensor) -> Tensor:
+            return front.coordinates(simulator.images[numbers.to(simulator.images.device)].to(like.gradient))
+
+        truth = coordinates(chosen.flatten())[alone]
+        others = order[chosen.numel() :][:_PRIOR_IMAGES]
         half = len(truth) // 2
         estimate = CoordinateEstimate(
             self._readings(),
-            others,
+            coordinates(others if len(others) > len(truth) else order[:_PRIOR_IMAGES]),
             [values[:half] for values in simulated],
             truth[:half],
             front.variances(),
@@ -174,19 +219,22 @@ class Folds(Attack):
         ]
         return candidates(read)[min(range(len(errors)), key=errors.__getitem__)]
 
-    def _read(self, task: Task, gradients: Sequence[Tensor], labels: Tensor) -> list[Tensor]:
+    def _layer(self, task: Task, gradient: Tensor) -> Layer:
+        """The gradients of the layer that holds the features, in uploads `[V, N]`."""
+        named = task.unflatten(gradient)
+        return named["front.features.weight"].clone(), named["front.features.bias"].clone()
+
+    def _read(self, front: FoldingModule, layers: Sequence[Layer], labels: Tensor) -> list[Tensor]:
         """The features `[V · B, inputs]` in every upload, the coordinates themselves first."""
-        front, found = folding_module(task), []
-        for gradient in [gradients[-1], *gradients[:-1]]:
-            named = task.unflatten(gradient)
-            layers = zip(named["front.features.weight"], named["front.features.bias"], labels, strict=True)
-            found.append(torch.cat([front.read(*layer) for layer in layers]))
-        return found
+        return [
+            torch.cat([front.read(*victim) for victim in zip(*layer, labels, strict=True)])
+            for layer in [layers[-1], *layers[:-1]]
+        ]
 
     def _readings(self) -> list[Reading]:
         """What the uploads show of coordinates, in the order of `_read`."""
         waves = [wave for wave in self.waves if wave is not None]
-        return [lambda z: z, *(partial(triangle_wave, length=length, begin=begin) for length, begin in waves)]
+        return [lambda z: z, *(partial(triangle_wave, length=length, middle=m) for length, m in waves)]
 
 
 def _alone(labels: Tensor) -> Tensor:

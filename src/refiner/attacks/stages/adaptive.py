@@ -15,6 +15,8 @@ from refiner.attacks.simulation import Simulator
 from refiner.attacks.stages.wrapped_attack import WrappedAttack
 from refiner.attacks.threat_model import Capability, ThreatModel
 from refiner.core.gradients import flatten, gradients
+from refiner.core.task import Task
+from refiner.errors import DataError
 
 Start = Literal["near", "random", "zero"]
 
@@ -54,6 +56,19 @@ class Adaptive(WrappedAttack):
         checks.choice("start", self.start, get_args(Start))
         checks.integer("images", self.images, self.min_public_images)
         checks.integer("steps", self.steps, 1)
+
+    def check(self, task: Task) -> None:
+        """Raise if the other attack can't be run on `task`, or reads several uploads.
+
+        Args:
+            task: The model and its loss.
+
+        Raises:
+            DataError: The other attack sends several models: its uploads have no common distance.
+        """
+        super().check(task)
+        if self.attack.rounds > 1:
+            raise DataError(field="attack", value=self.name, expected="adaptive after an attack of one round")
 
     def run(
         self, observations: list[Observation], threat: ThreatModel, options: RunOptions

@@ -9,7 +9,8 @@ from torch import nn
 from refiner import checks
 from refiner.attacks.base import Attack
 from refiner.attacks.matching.inverting import InvertingGradients
-from refiner.attacks.threat_model import Capability
+from refiner.attacks.simulation import Simulator
+from refiner.attacks.threat_model import Capability, ThreatModel
 from refiner.core.task import Task
 
 
@@ -59,6 +60,11 @@ class WrappedAttack(Attack):
     def needs_for(self, task: Task) -> frozenset[Capability]:
         """Return what both need."""
         return self.attack.needs_for(task) | self.needs
+
+    def _check_simulator(self, task: Task, granted: ThreatModel, simulator: Simulator | None) -> None:
+        super()._check_simulator(task, granted, simulator)
+        if simulator is not None:
+            simulator.check(task, self.attack.min_public_images, self.attack.name)
 
     def changed_task(self, task: Task, samples: int) -> Task:
         """Return the task with the model that the server of the other attack sends."""
