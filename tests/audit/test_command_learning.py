@@ -4,10 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tests.audit.test_command import call
 
-from refiner.audit import AuditResult
+from refiner.audit import AuditResult, Plan
+from refiner.cli.audit_steps import warn_of_noise
+from refiner.core import Task
 from refiner.data import load_sample
+from refiner.models import MLP
 
 
 def test_analytic_reads_images_off_an_mlp(tmp_path: Path) -> None:
@@ -76,3 +80,22 @@ def test_your_own_images_are_learned_from(tmp_path: Path) -> None:
     assert "public_images = 80: expected at least 100 public images" in error
     error = call(*words, "--victims", "200", out=tmp_path / "none", code=2).stderr
     assert "pool = None: expected labelled public images like the victims'" in error
+
+
+@pytest.mark.parametrize(
+    ("defense", "warned"), [("refiner", True), ("refiner:start=centred", False), ("none", False)]
+)
+def test_noise_that_does_not_fit_your_images_is_warned_of(
+    defense: str, warned: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draws = torch.Generator().manual_seed(0)
+    # Grey stripes: smooth in one direction only, unlike photographs.
+    stripes = torch.rand(260, 1, 12, 1, generator=draws).expand(-1, 3, -1, 12).contiguous()
+    task = Task(MLP(input_shape=(3, 12, 12), hidden=4), example=stripes[:1])
+    plan = Plan.of(
+        task, stripes[:2], torch.tensor([0, 1]), defense=defense, attack="analytic", public=stripes[2:]
+    )
+    warn_of_noise([plan, plan])
+    printed = capsys.readouterr().err
+    assert (printed.count("fit its statistics to your own kind of images") == 1) == warned
+    assert bool(printed) == warned

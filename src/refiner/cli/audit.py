@@ -179,6 +179,7 @@ def audit(
             run_plans,
             threat_model,
             tuning_images,
+            warn_of_noise,
         )
         from refiner.cli.audit_table import print_results, results_record
         from refiner.cli.membership_audit import membership_of
@@ -246,16 +247,18 @@ def audit(
                 public_images=integer("public_images", public_images, 1) if learns else 0,
             )
             x, y = images.x.to(torch_device), images.y.to(torch_device)
-            network = build_model(
-                model,
-                images.classes,
-                tuple(x.shape[2:]),
-                classes_given=classes is not None,
-                weights=weights,
-                mean=parse_numbers("mean", mean),
-                std=parse_numbers("std", std),
+            task = Task(
+                build_model(
+                    model,
+                    images.classes,
+                    tuple(x.shape[2:]),
+                    classes_given=classes is not None,
+                    weights=weights,
+                    mean=parse_numbers("mean", mean),
+                    std=parse_numbers("std", std),
+                ).to(torch_device),
+                example=x[0],
             )
-            task = Task(network.to(torch_device), example=x[0])
             check_model_classes(task, y, classes)
             tune = tuning_images(images, torch_device)
 
@@ -284,6 +287,7 @@ def audit(
                 for name in defenses
                 for attacker in attacks
             ]
+            warn_of_noise(plans)
             results = run_plans(plans, out, chunk, control=not no_control, quiet=quiet)
         pmm = report_pmm(results, [name for name in defenses for _ in attacks], trained)
         page = write_report(

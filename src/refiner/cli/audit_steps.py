@@ -21,8 +21,9 @@ from refiner.cli.choices import CAPABILITIES
 from refiner.cli.common import print_line
 from refiner.cli.interrupt import stopped_audit
 from refiner.cli.progress import Rate, progress_bar
-from refiner.defenses import NoDefense, make_defense, short_name
+from refiner.defenses import NoDefense, Refiner, make_defense, short_name
 from refiner.errors import DataError
+from refiner.shaped_noise import MIN_PREDICTED, NaturalNoise, predict_psnr
 
 DEFENSES = ("none", "refiner")
 """The defences that are audited by default."""
@@ -45,6 +46,25 @@ def checked_defenses(texts: Sequence[str] | None) -> list[str]:
     for text in defenses:
         make_defense(text)
     return defenses
+
+
+def warn_of_noise(plans: Sequence[Plan]) -> None:
+    """Print a line for each Refiner whose noise does not fit images like the victims'.
+
+    Nothing is said if there are fewer than 200 of these.
+
+    Args:
+        plans: The audits that will be run.
+    """
+    for name, plan in {plan.defense_name: plan for plan in plans}.items():
+        defense, others = plan.defense, plan.scorer.public.candidates
+        if not isinstance(defense, Refiner) or defense.start != "natural":
+            continue
+        if others is not None and len(others) >= MIN_PREDICTED:
+            statistics = None if defense.statistics is None else NaturalNoise.load(Path(defense.statistics))
+            fit = predict_psnr(others[:2000].cpu(), statistics, strength=defense.alpha, white=defense.white)
+            if fit.warning:
+                print_line(f"warning: {name}: {fit.warning}")
 
 
 def tuning_images(images: Victims, device: torch.device) -> Tuning | None:

@@ -6,6 +6,6 @@ best estimator leaves s² / (1 + s²) of the variance unexplained at strength s.
 """
 
 from refiner.shaped_noise.natural_noise import NaturalNoise
-from refiner.shaped_noise.prediction import Prediction, predict_psnr, wiener_estimate
+from refiner.shaped_noise.prediction import MIN_PREDICTED, Prediction, predict_psnr, wiener_estimate
 
-__all__ = ["NaturalNoise", "Prediction", "predict_psnr", "wiener_estimate"]
+__all__ = ["MIN_PREDICTED", "NaturalNoise", "Prediction", "predict_psnr", "wiener_estimate"]

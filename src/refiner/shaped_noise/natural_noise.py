@@ -132,11 +132,13 @@ class NaturalNoise(nn.Module):
         mean = images.mean(0)
         colours = dct((images - mean).double()).permute(2, 3, 0, 1)
         covariance = colours.mT @ colours / (len(images) - 1)
-        ridge = _RIDGE * covariance.diagonal(dim1=-2, dim2=-1).mean()
+        variances = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)
+        # Grey images have one colour only: what rounding to float32 may take is added at every frequency.
+        ridge = _RIDGE * (variances.mean() + variances)
         identity = torch.eye(images.shape[1], dtype=torch.float64, device=images.device)
-        if not float(ridge):
+        if not float(ridge.sum()):
             raise DataError(field="images", value=images, expected="images that differ from each other")
-        return cls((covariance + ridge * identity).to(images.dtype), mean)
+        return cls((covariance + ridge[..., None, None] * identity).to(images.dtype), mean)
 
     def save(self, path: Path) -> None:
         """Write the statistics to a safetensors file."""

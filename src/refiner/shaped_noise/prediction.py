@@ -13,6 +13,8 @@ from refiner.shaped_noise.natural_noise import NaturalNoise
 
 # An estimate that exceeds the images' own mean colour by more than this shows content.
 _MARGIN = 0.5
+MIN_PREDICTED = 200
+"""The fewest images that a prediction is made from."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def predict_psnr(
     checks.number("white", white, 0, 100)
     if not isinstance(images, Tensor) or images.ndim != 4:
         raise checks.wrong("images", images, "a floating-point tensor [N, C, H, W]")
-    if len(images) < 200:
+    if len(images) < MIN_PREDICTED:
         raise DataError(field="images", value=len(images), expected="200 images or more")
     public, private = images[::2], images[1::2]
     data = NaturalNoise.fit(public)

@@ -41,5 +41,5 @@ def initial_robust_data(
 @lru_cache(maxsize=8)
 def noise_statistics(file: str | None, shape: tuple[int, ...], device: torch.device) -> NaturalNoise:
     """The statistics in `file`, or the bundled ones, for inputs of a shape; one object for each."""
-    statistics = NaturalNoise.bundled() if file is None else NaturalNoise.load(Path(file))
-    return statistics.for_shape(shape).to(device)
+    statistics = NaturalNoise.bundled(device) if file is None else NaturalNoise.load(Path(file)).to(device)
+    return statistics.for_shape(shape)
