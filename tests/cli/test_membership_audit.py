@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from torch import Tensor
 from typer.testing import CliRunner, Result
 
 from refiner.cli import app
+from refiner.data import load_sample
 from refiner.inference import Alignment
 
 QUICK = ("--victims", "8", "--batch", "2", "--public-images", "100", "-q")
@@ -83,3 +85,14 @@ def test_wrong_options_are_one_line(words: tuple[str, ...], message: str, tmp_pa
     error = audit("--out", tmp_path / "out", *words, code=2).stderr
     assert message in error and len(error.splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_too_few_images_for_public_ones_are_one_line(tmp_path: Path) -> None:
+    for number, image in enumerate(load_sample().images[:32]):
+        file = tmp_path / "images" / "ab"[number % 2] / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.mul(255).byte().permute(1, 2, 0).numpy()).save(file)
+    words = ("--data", tmp_path / "images", "--attack", "membership", "--out", tmp_path / "out")
+    error = audit(*words, code=2).stderr
+    assert "expected more images than the 32 members and non-members: likelihood learns from others" in error
+    assert len(error.splitlines()) == 1 and not (tmp_path / "out").exists()

@@ -177,6 +177,14 @@ def _run(
         )
         task = Task(network.to(device), example=images.x[0])
         check_model_classes(task, images.y, given["classes"])
+        learners = [attack.name for attack in methods.values() if "public" in attack.needs_for(task)]
+        if images.public is None and threat.public and learners:
+            taken = f"{2 * images.y.numel():,} members and non-members"
+            raise DataError(
+                field="data",
+                value=given["data"],
+                expected=f"more images than the {taken}: {learners[0]} learns from others",
+            )
         audit = partial(
             audit_membership,
             task,
