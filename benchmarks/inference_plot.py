@@ -5,7 +5,7 @@
 Reads inference.jsonl and inference-training.jsonl (`inference_comparison.py`). A panel is a question and a
 model, a line a defence over its strengths. Across: accuracy in percent of undefended training (PMM), the mean
 over the seeds that were trained. Up: the AUC of the attack, the mean over seeds, with its 95 % interval;
-small dots are single seeds. A setting that was not trained is not drawn. Needs matplotlib, from the extra
+small dots are single seeds. A setting that was not trained is not drawn, nor are attacks on trained models. Needs matplotlib, from the extra
 `plot`. docs/attributes.md and docs/membership.md say what is asked.
 """
 
@@ -78,7 +78,7 @@ def points(attacks: Sequence[Row], trainings: Sequence[Row]) -> list[Row]:
     """
     kept = pmm(trainings)
     groups = defaultdict(list)
-    for row in attacks:
+    for row in (row for row in attacks if row["state"] == "initial"):
         groups[row["question"], row["model"], row["defense"]].append(row)
     found = []
     for (question, model, defense), rows in groups.items():

@@ -41,10 +41,10 @@ _WOMAN = 0
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """Clients and the initial model of one seed, and an attack.
+    """Clients and the model of one seed, and an attack.
 
     Attributes:
-        task: The model, untrained.
+        task: The model.
         public: The attacker's images and their labels.
         labelled: What RecUP is fitted to: public images; None if they have no attribute.
         attack: The attack's name and settings.

@@ -184,6 +184,7 @@ def test_user_images_and_npz(small: tuple[str, ...], tmp_path: Path) -> None:
         (("--defense", "refinr"), "defense = 'refinr': unknown; did you mean 'refiner'?"),
         (("--model", "lenet5"), "model = 'lenet5': unknown; did you mean 'lenet'?"),
         (("--grant", "label"), "grant = 'label': unknown; did you mean 'labels'?"),
+        (("--grant", "secret"), "grant = 'secret': no attack is ever given a client's secret"),
         (("--attack", "ggl"), "; add --grant generator if the attacker has it"),
         (("--victims", "0"), "refiner: --victims = 0: expected an integer ≥ 1"),
         (("--batch", "-1"), "batch = -1: expected an integer ≥ 1"),

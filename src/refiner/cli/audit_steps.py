@@ -33,6 +33,8 @@ def threat_model(grants: Sequence[str], denials: Sequence[str]) -> ThreatModel:
     """Return what the attacker has, by the options `--grant` and `--deny`."""
     for option, names in (("grant", grants), ("deny", denials)):
         for name in names:
+            if name in ("secret", "key"):
+                raise DataError(field=option, value=name, problem="no attack is ever given a client's secret")
             if name not in CAPABILITIES:
                 raise unknown_name(name, CAPABILITIES, option)
     if both := sorted(set(grants) & set(denials)):
