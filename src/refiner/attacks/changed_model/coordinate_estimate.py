@@ -7,11 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 # Values that a coordinate may have, in standard deviations, and errors that a reading may have.
-_STEP, _LIMIT, _LARGEST_ERROR = 0.02, 6.0, 12.0
+_STEP, _LIMIT, _LARGEST_ERROR = 0.02, 16.0, 16.0
 # How far the histograms of coordinates and of errors are smoothed, and the share of what was never seen.
 _PRIOR_WIDTH, _ERROR_WIDTH, _UNSEEN = 0.08, 0.03, 1e-5
 # Coordinates that share a histogram, and images estimated at a time.
-_BAND, _IMAGES = 96, 64
+_BAND, _IMAGES = 96, 32
 
 Reading = Callable[[Tensor], Tensor]
 """What an upload shows of coordinates, without errors."""
