@@ -5,8 +5,8 @@
 Reads inference.jsonl and inference-training.jsonl (`inference_comparison.py`). A panel is a question and a
 model, a line a defence over its strengths. Across: accuracy in percent of undefended training (PMM), the mean
 over the seeds that were trained. Up: the AUC of the attack, the mean over seeds, with its 95 % interval;
-small dots are single seeds. A setting that was not trained is not drawn, nor are attacks on trained models. Needs matplotlib, from the extra
-`plot`. docs/attributes.md and docs/membership.md say what is asked.
+small dots are single seeds. A setting that was not trained is not drawn, nor are attacks on trained models.
+Needs matplotlib, from the extra `plot`. docs/attributes.md and docs/membership.md say what is asked.
 """
 
 import argparse
