@@ -1,12 +1,12 @@
 """Leakage of many uploads of the same images during a training.
 
     python benchmarks/many_uploads.py --data FOLDER --out FOLDER [--uploads 1 10 30] [--apart 39]
-        [--attacks inverting linear learned] [--augment none carried fresh]
+        [--attacks inverting linear learned] [--augment none carried fresh] [--batch 1]
 
 LeNet on CIFAR-10 is trained undefended, ten clients × 128. Every `--apart` rounds (39 are one pass over the
 data; 0 leaves the model unchanged) each victim uploads its gradient through the same defence, which keeps
 its state. An attack uses all uploads of a victim at once, with labels known: InvertingGrad matches all of
-them, with a weight of total variation and a learning rate that are chosen for each row on eight other images;
+them, with a weight of total variation and a learning rate chosen for each row on eight other batches;
 attackers who learn take them as one input, and learn from images 0 to `--pool`. Victims are training images
 from 40,000 on, tuning images from 41,000 on. With `--augment` every upload is of another crop or mirror
 image, known to the attacker: with the noise of the original, "carried" through it as by `NoisyDataset`, or
@@ -31,14 +31,14 @@ from refiner.defenses import Defense, NoDefense, Refiner, make_defense
 from refiner.federation import FedAvg, FederatedSettings, Schedule
 from refiner.federation.local import LocalClients, get_parameters, set_parameters
 from refiner.federation.schedule import derive_seed
-from refiner.metrics import identify, psnr
+from refiner.metrics import assign, identify, psnr
 from refiner.models import make_model
 from rows import append_rows
 
 DEFENSES = ("refiner", "dp-gaussian:magnitude=1e-2,clip=none", "dp-gaussian:magnitude=1e-1,clip=none")
 LABELS_KNOWN = ThreatModel(labels=True)
-TUNING_IMAGES = 8
-WEIGHTS, RATES = (1e-2, 1e-1, 3e-1, 1.0, 3.0), (0.03, 0.1)  # that InvertingGrad is tuned over
+TUNING_BATCHES = 8
+WEIGHTS, RATES = (1e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0), (0.01, 0.03, 0.1)  # that InvertingGrad is tuned over
 FIRST_VICTIM, FIRST_TUNING = 40_000, 41_000
 
 
@@ -79,7 +79,7 @@ def uploads(
 ) -> list[Observation]:
     """The observations of the same images, or of augmented copies, at every state of the model."""
     defense = defense.with_seeded_key(derive_seed(seed, "secret"))
-    state = defense.init_state(len(x))
+    state = defense.init_state(y.numel())
     carried = augmented == "carried" and isinstance(defense, Refiner)
     noisy = defense.noisy(x.flatten(0, 1)).view_as(x) if carried else None
     observations = []
@@ -109,6 +109,11 @@ def simulator(
     return Simulator(images, labels, protect)
 
 
+def aligned(found: Tensor, truth: Tensor) -> Tensor:
+    """Reconstructions `[V · B, …]`, those of a batch in the order that fits it best."""
+    return (assign(found, truth) if truth.shape[1] > 1 else found).flatten(0, 1)
+
+
 def invert(
     attack: InvertingGradients,
     observations: list[Observation],
@@ -119,7 +124,7 @@ def invert(
     """The reconstruction with the settings that suit the tuning images best, and these settings."""
     points = [{"total_variation": weight, "lr": lr} for weight, lr in product(WEIGHTS, RATES)]
     trials = Sweep(attack, points).reconstruct(tuning, threat=LABELS_KNOWN, seed=seed)
-    scores = [psnr(chunk[:, 0], truth[:, 0]).mean() for chunk in trials.x.split(len(truth))]
+    scores = [psnr(aligned(chunk, truth), truth.flatten(0, 1)).mean() for chunk in trials.x.split(len(truth))]
     best = points[int(torch.stack(scores).argmax())]
     return replace(attack, **best).reconstruct(observations, threat=LABELS_KNOWN, seed=seed), best
 
@@ -134,7 +139,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--attacks", nargs="+", default=["inverting", "linear", "learned"])
     parser.add_argument("--uploads", type=int, nargs="+", default=[1, 10, 30])
     parser.add_argument("--apart", type=int, default=39)
-    parser.add_argument("--victims", type=int, default=32)
+    parser.add_argument("--victims", type=int, default=32, help="images")
+    parser.add_argument("--batch", type=int, default=1, help="images of a client")
     parser.add_argument("--pool", type=int, default=20_000, help="public images, at most 40,000")
     parser.add_argument("--augment", nargs="+", default=["none"], choices=["none", "carried", "fresh"])
     parser.add_argument("--iterations", type=int, default=1500)
@@ -151,11 +157,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     images, labels = cifar10.images, cifar10.labels
 
     def take(first: int, count: int) -> tuple[Tensor, Tensor]:
-        rows = slice(first, first + count)
-        return images[rows, None].to(device).float().div(255), labels[rows, None].to(device)
+        rows = torch.arange(first, first + count).view(-1, options.batch)
+        return images[rows].to(device).float().div(255), labels[rows].to(device)
 
     x, y = take(FIRST_VICTIM, options.victims)
-    tuning_x, tuning_y = take(FIRST_TUNING, TUNING_IMAGES)
+    tuning_x, tuning_y = take(FIRST_TUNING, TUNING_BATCHES * options.batch)
     public = images[: options.pool].to(device).float().div(255), labels[: options.pool].to(device)
     torch.manual_seed(options.seed)
     task = Task(make_model("lenet").to(device), example=x[0])
@@ -174,17 +180,19 @@ def main(argv: Sequence[str] | None = None) -> None:
             result = make_attack(attack).reconstruct(
                 observations, threat=LABELS_KNOWN, seed=options.seed, simulator=simulate
             )
-        victim_psnr = psnr(result.x[:, 0], x[:, 0])
+        found, originals = aligned(result.x, x), x.flatten(0, 1)
+        victim_psnr = psnr(found, originals)
         row = {
             "defense": name,
             "attack": attack,
             "uploads": count,
             "apart": options.apart,
             "copies": augmented,
-            "victims": len(x),
+            "batch": options.batch,
+            "victims": len(originals),
             "PSNR": round(float(victim_psnr.mean()), 2),
             "±": round(1.96 * float(victim_psnr.std()) / len(victim_psnr) ** 0.5, 2),
-            "top-1": identify(result.x[:, 0], x[:, 0]).top1,
+            "top-1": identify(found, originals).top1,
             **chosen,
             "seconds": round(result.seconds, 1),
             "seed": options.seed,

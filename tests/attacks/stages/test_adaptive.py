@@ -1,5 +1,7 @@
 """The paper's adaptive attack: what is attacked lies at the distance that uploads have on average."""
 
+from typing import ClassVar
+
 import pytest
 import torch
 
@@ -7,8 +9,11 @@ from refiner.attacks import (
     Adaptive,
     InvertingGradients,
     Observation,
+    Reconstruction,
+    RunOptions,
     SimulatedUploads,
     Simulator,
+    ThreatModel,
     make_attack,
 )
 from refiner.attacks.stages.adaptive import Start, _utility_weights
@@ -48,6 +53,38 @@ def test_the_attacked_gradient_is_as_far_from_the_upload_as_real_ones_are(task: 
     torch.testing.assert_close(apart, wanted, rtol=0.05, atol=0)
     result = attack.reconstruct(observation, simulator=simulator)
     assert result.x.shape == x.shape and bool(result.x.isfinite().all())
+
+
+class Recorder(InvertingGradients):
+    """Keeps what it is given to attack."""
+
+    seen: ClassVar[list[torch.Tensor]] = []
+
+    def run(
+        self, observations: list[Observation], threat: ThreatModel, options: RunOptions
+    ) -> Reconstruction:
+        """Keep the gradient, and attack."""
+        self.seen.append(observations[0].gradient)
+        return super().run(observations, threat, options)
+
+
+def test_the_factor_scales_the_distance(task: Task) -> None:
+    def protect(x: torch.Tensor, y: torch.Tensor, seed: int) -> SimulatedUploads:
+        return SimulatedUploads([DEFENSE.protect(task, x, y, seed=seed).flat()], None)
+
+    simulator = Simulator(SAMPLE.images[40:56], SAMPLE.labels[40:56], protect)
+    observation = Observation.of(
+        task, DEFENSE.protect(task, SAMPLE.images[:2, None], SAMPLE.labels[:2, None], seed=9)
+    )
+    for factor in (1.0, 4.0):
+        Adaptive(Recorder(iterations=1), images=16, factor=factor).reconstruct(
+            observation, simulator=simulator
+        )
+    weights = _utility_weights(observation, observation.gradient)
+    near, far = ((weights * (seen - observation.gradient).square()).sum(1) for seen in Recorder.seen)
+    torch.testing.assert_close(far, 4 * near, rtol=0.05, atol=0)
+    with pytest.raises(SettingError, match="factor = -1"):
+        make_attack("inverting+adaptive:factor=-1")
 
 
 def test_it_follows_another_attack_by_name() -> None:

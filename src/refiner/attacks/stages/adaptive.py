@@ -46,6 +46,9 @@ class Adaptive(WrappedAttack):
 
     start: Start = "near"
     """Where the descent starts: "near" the upload, at a "random" gradient of its length, or at "zero"."""
+    factor: float = 1.0
+    """The distance to solve for, in units of the mean distance of simulated uploads, which is weighted and
+    squared."""
     images: int = 256
     """Public images whose simulated uploads tell the distance; as many as there are, if fewer."""
     steps: int = 200
@@ -54,6 +57,7 @@ class Adaptive(WrappedAttack):
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.choice("start", self.start, get_args(Start))
+        checks.number("factor", self.factor, 0, 1e6)
         checks.integer("images", self.images, self.min_public_images)
         checks.integer("steps", self.steps, 1)
 
@@ -89,7 +93,7 @@ class Adaptive(WrappedAttack):
         generator = torch.Generator().manual_seed(derive_seed(options.seed, "adaptive", "start"))
         moved = []
         for observation in observations:
-            distance = self._expected_distance(observation, simulator, options.seed)
+            distance = self.factor * self._expected_distance(observation, simulator, options.seed)
             moved.append(replace(observation, gradient=self._solved(observation, distance, generator)))
         learns = self.attack.learns_from_public_images(observations[0].task)
         inner = replace(options, simulator=simulator if learns else None)
