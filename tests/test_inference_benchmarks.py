@@ -35,11 +35,16 @@ def test_a_point_is_a_mean_over_seeds_with_its_own_training() -> None:
         for defense, seed, accuracy in (("none", 1, 0.5), ("gq", 1, 0.4), ("none", 2, 0.4), ("gq", 2, 0.4))
     ]
     attacks = [
-        {"question": "gender", "model": "lenet", "defense": defense, "AUC": auc}
+        {"question": "gender", "model": "lenet", "state": state, "defense": defense, "AUC": auc}
         | {"AUC low": auc - 0.3, "AUC high": auc + 0.4}
-        for defense, auc in (("gq", 0.5), ("gq", 0.51), ("pruning", 0.5))
+        for defense, auc, state in (
+            ("gq", 0.5, "initial"),
+            ("gq", 0.51, "initial"),
+            ("pruning", 0.5, "initial"),
+            ("gq", 0.9, "after 1000 steps"),
+        )
     ]
-    # Pruning was not trained.
+    # Pruning was not trained, and accuracy is not that of a model which has learned.
     (point,) = points(attacks, trainings)
     assert point["pmm"] == pytest.approx(90) and point["auc"] == pytest.approx(0.505)
     assert point["below"] == pytest.approx(0.3 / 2**0.5) and point["above"] == pytest.approx(0.4 / 2**0.5)

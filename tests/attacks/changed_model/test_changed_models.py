@@ -113,6 +113,7 @@ def test_local_steps_upload_the_change_of_a_plain_loop(task: Task, defense: str)
         torch.testing.assert_close(observation.gradient[client], change, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.processes
 def test_an_audit_of_sums_judges_every_image(task: Task) -> None:
     images, labels = SAMPLE.images[:8].view(4, 2, 3, 32, 32), SAMPLE.labels[:8].view(4, 2)
     large = Task(MLP(hidden=8), example=images[0])
