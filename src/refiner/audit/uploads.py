@@ -137,6 +137,10 @@ def uploads_in_rounds(
     """
     rounds = 1 if attack is None else attack.rounds
     states, robust, observations = ClientStates(defense), None, []
+
+    def show(number: int, done: int, total: int) -> None:
+        on_progress(number * total + done, rounds * total)
+
     try:
         for number in range(rounds):
             if attack is not None:
@@ -153,9 +157,7 @@ def uploads_in_rounds(
                 round=number,
                 states=states,
                 send_to=(lambda task, client: None) if attack is None else attack.send_to,
-                on_progress=lambda done, total, number=number: on_progress(
-                    number * total + done, rounds * total
-                ),  # type: ignore[misc]
+                on_progress=partial(show, number),
             )
             robust = own if number == 0 else robust
             observations.append(observation)
