@@ -102,6 +102,7 @@ def test_images_that_share_their_label_are_read_as_their_mean(task: Task) -> Non
 
 
 def test_inferred_labels_are_those_of_the_batch_after_local_steps_too(task: Task) -> None:
+    torch.manual_seed(1)
     biased = Task(MLP(CLASSES, input_shape=(3, 8, 8), hidden=32).double(), example=IMAGES[0])
     with torch.no_grad():
         biased.model.head.bias[0] = 2.0  # the constant image is most probably of class 0
@@ -117,15 +118,24 @@ def test_inferred_labels_are_those_of_the_batch_after_local_steps_too(task: Task
         assert torch.equal(found.labels, labels.sort(1).values)
 
 
-def test_a_batch_of_all_classes_is_read_roughly(task: Task) -> None:
+def test_a_batch_of_all_classes_is_read_roughly() -> None:
+    torch.manual_seed(1)
     few = Task(MLP(BATCH, input_shape=(3, 8, 8), hidden=32).double(), example=IMAGES[0])
     found = attacked(few, "none", Folds(uploads=1), torch.arange(BATCH).expand(2, -1))
     assert mean_psnr(found) > 17
 
 
-def test_an_upload_of_zeros_gives_finite_images(task: Task) -> None:
+def test_uploads_of_zeros_and_of_nan_give_finite_images(task: Task) -> None:
     found = attacked(task, "pruning:rate=0.999,scope=global", Folds(uploads=2))
     assert bool(found.isfinite().all())
+    attack = Folds(uploads=1)
+    changed = attack.changed_task(task, BATCH)
+    seen = Observation.of(changed, NoDefense().protect(changed, IMAGES, LABELS), labels=LABELS)
+    seen.gradient[1] = torch.nan
+    public = AttackerImages(PUBLIC, torch.zeros(len(PUBLIC), dtype=torch.long), "public")
+    simulate = simulator(changed, NoDefense(), public, attack=attack)
+    result = attack.reconstruct(seen, threat=MALICIOUS, simulator=simulate)
+    assert result.diverged.tolist() == [False, True] and bool(result.x.isfinite().all())
 
 
 def test_bundled_statistics_and_the_wave_stay_as_they_were(task: Task) -> None:

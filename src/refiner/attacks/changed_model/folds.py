@@ -163,7 +163,8 @@ class Folds(Attack):
         coordinates = self._estimate(front, first, simulator, options, read)
         x = front.images(coordinates).view(len(labels), first.samples, *first.task.input_shape)
         objective = (read[0] - coordinates).square().view(len(labels), -1).mean(1)
-        diverged = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        # What is not finite was read as zero.
+        diverged = ~torch.stack([o.gradient.isfinite().all(1) for o in observations]).all(0)
         return Reconstruction(x, labels, objective, diverged, time.perf_counter() - start)
 
     def _estimate(
