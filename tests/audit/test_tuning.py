@@ -52,17 +52,17 @@ def tuned(task: Task, sample: Sample, tuning: Tuning) -> AuditResult:
 def test_grid_contains_the_attacks_own_values() -> None:
     tuning = Tuning(torch.zeros(1, 3, 32, 32), torch.zeros(1, dtype=torch.long))
     grid = tuning.grid(replace(QUICK, iterations=24))
-    assert len(grid) == 3 * 7 * 3
-    assert grid[0] == {"iterations": 2, "total_variation": 1e-4, "lr": 0.01}
-    assert [point["iterations"] for point in grid[::21]] == [2, 7, 24]
+    assert len(grid) == 4 * 9 * 4
+    assert grid[0] == {"iterations": 1, "total_variation": 1e-4, "lr": 0.003}
+    assert [point["iterations"] for point in grid[::36]] == [1, 2, 7, 24]
     assert all(type(point["iterations"]) is int for point in grid)
     assert {point["total_variation"] for point in grid} == {1e-4, *TOTAL_VARIATION_WEIGHTS}
     assert {point["lr"] for point in grid} == set(LEARNING_RATES)
     rates = replace(tuning, iterations=()).grid(GGL(iterations=5))
-    assert rates == tuple({"iterations": 5, "lr": lr} for lr in (0.01, 0.03, 0.1))
+    assert rates == tuple({"iterations": 5, "lr": lr} for lr in LEARNING_RATES)
     assert tuning.grid(IDLG())[-1] == {"iterations": 300, "lr": 1.0}
     # Shares of very few iterations are the same number, which is tried once.
-    assert [point["iterations"] for point in tuning.grid(IDLG(iterations=2))[::4]] == [1, 2]
+    assert [point["iterations"] for point in tuning.grid(IDLG(iterations=2))[::5]] == [1, 2]
 
 
 def test_best_settings_on_the_tuning_images_are_chosen(

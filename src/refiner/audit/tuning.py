@@ -15,9 +15,9 @@ from refiner.core.task import Task
 from refiner.errors import DataError
 from refiner.metrics.image_checks import check_images
 
-TOTAL_VARIATION_WEIGHTS = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)
-LEARNING_RATES = (0.01, 0.03, 0.1)
-ITERATION_SHARES = (0.1, 0.3)
+TOTAL_VARIATION_WEIGHTS = (1e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0)
+LEARNING_RATES = (0.003, 0.01, 0.03, 0.1)
+ITERATION_SHARES = (0.03, 0.1, 0.3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +46,7 @@ class Tuning:
     >>> tuning = Tuning(torch.rand(2, 3, 32, 32), torch.tensor([3, 5]), total_variation=[], lr=[])
     >>> for point in tuning.grid(InvertingGradients()):
     ...     print(point)
+    {'iterations': 120, 'total_variation': 0.0001, 'lr': 0.1}
     {'iterations': 400, 'total_variation': 0.0001, 'lr': 0.1}
     {'iterations': 1200, 'total_variation': 0.0001, 'lr': 0.1}
     {'iterations': 4000, 'total_variation': 0.0001, 'lr': 0.1}
