@@ -2,6 +2,7 @@
 
     python benchmarks/exact_inversion.py --data FOLDER --out FOLDER --model vit --attacks april
         [--steps 0 100] [--training-batch 16] [--training-lr 1e-4] [--defenses none refiner …] [--victims 8]
+        [--save]
 
 Victims are CIFAR-10 training images from 41,000 on, B = 1; the attacks were developed on earlier ones. Each
 state is the model after so many steps of AdamW on batches of images below 40,000; "training loss" is the
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from pixels import client_batches, pixels
@@ -98,6 +100,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--training-batch", type=int, default=16)
     parser.add_argument("--training-lr", type=float, default=1e-4)
     parser.add_argument("--victims", type=int, default=8)
+    parser.add_argument("--save", action="store_true", help="the weights of trained states, to --out")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -113,6 +116,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             batch, lr = options.training_batch, options.training_lr
             loss = train(model, cifar10, steps, batch, lr, device, options.seed)
             state |= {"training loss": loss, "accuracy": accuracy(task, test)}
+            if options.save:
+                options.out.mkdir(parents=True, exist_ok=True)
+                save_file(model.state_dict(), options.out / f"{steps}.safetensors")
         for attack, defense in product(options.attacks, options.defenses):
             row = {
                 **state,

@@ -38,7 +38,7 @@ from rows import append_rows
 DEFENSES = ("refiner", "dp-gaussian:magnitude=1e-2,clip=none", "dp-gaussian:magnitude=1e-1,clip=none")
 LABELS_KNOWN = ThreatModel(labels=True)
 TUNING_BATCHES = 8
-WEIGHTS, RATES = (1e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0), (0.01, 0.03, 0.1)  # that InvertingGrad is tuned over
+WEIGHTS, RATES = (1e-2, 1e-1, 3e-1, 1.0, 3.0, 10.0), (0.003, 0.01, 0.03, 0.1)  # for InvertingGrad
 FIRST_VICTIM, FIRST_TUNING = 40_000, 41_000
 
 
