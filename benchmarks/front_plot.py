@@ -5,7 +5,8 @@
 Reads learned.jsonl and known-metric.jsonl (`learned_attack.py`, single images), and utility.jsonl
 (`utility.py`, ten clients × 8,000 rounds; the paper's settings 7,500). A point is a setting: its PMM, the
 mean over seeds, and the highest PSNR and top-1 of all attacks at all states of the model. Only settings
-attacked at both states are drawn. Needs matplotlib, from the extra `plot`. Draws the figure of
+attacked at both states are drawn. Single images are not searched for, so `search=never` has the attacks of
+the same strength and its own PMM. Needs matplotlib, from the extra `plot`. Draws the figure of
 docs/results/learned.md.
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 COLOURS = {
     "none": "#1b1c1e",
     "refiner": "#d62728",
+    "refiner, never": "#9c755f",
     "dp-gaussian": "#76b7b2",
     "gq": "#b07aa1",
     "pruning": "#59a14f",
@@ -27,6 +29,11 @@ COLOURS = {
     "refiner-paper": "#f28e2b",
 }
 WHITE = "refiner:start=centred,alpha=2.2"
+NEVER = {
+    "refiner:search=never": "refiner",
+    "refiner:search=never,alpha=2": "refiner:alpha=2",
+    "refiner:search=never,alpha=1": "refiner:alpha=1",
+}
 STATES = {"initial", "trained"}
 PANELS = {"PSNR": "PSNR of the strongest attack, dB", "top-1": "share identified among 1,000"}
 ATTACKS = ("inverting", "linear", "learned")
@@ -49,11 +56,19 @@ def settings(attacks: list[Row], trainings: list[Row]) -> list[Row]:
     for row in attacks:
         if row["batch"] == 1 and row["model"] == "lenet" and row["attack"] in ATTACKS:
             by_defense["refiner, white" if row["defense"] == WHITE else row["defense"]].append(row)
+    for name, attacked_as in NEVER.items():
+        kept[name.replace(":search=", ", ")] = kept[name]
+        by_defense[name.replace(":search=", ", ")] = by_defense[attacked_as]
     return [
         {"defense": name, "pmm": kept[name]} | {key: max(row[key] for row in rows) for key in PANELS}
         for name, rows in by_defense.items()
         if name in kept and {row["state"] for row in rows} >= STATES
     ]
+
+
+def family(defense: str) -> str:
+    """The defence without its strength."""
+    return "refiner, never" if defense.startswith("refiner, never") else defense.partition(":")[0]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -68,19 +83,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     attacks = [row for name in ("learned", "known-metric") for row in read(options.results / f"{name}.jsonl")]
     points = settings(attacks, read(options.results / "utility.jsonl"))
     guess = {"PSNR": attacks[0]["own mean colour"], "top-1": 1 / 1000}
-    figure = Figure(figsize=(11, 5), dpi=140, layout="constrained")
+    figure = Figure(figsize=(11, 5.2), dpi=140, layout="constrained")
     figure.suptitle("Accuracy kept against the strongest attack on single images, initial or trained model")
     for axes, (key, label) in zip(figure.subplots(1, len(PANELS)), PANELS.items(), strict=True):
         axes.axhline(guess[key], color="#5b5e63", linewidth=1)
         axes.annotate("blind guess", (45, guess[key]), (2, 4), textcoords="offset points", color="#5b5e63")
         for name, colour in COLOURS.items():
-            line = sorted((p["pmm"], p[key]) for p in points if p["defense"].partition(":")[0] == name)
+            line = sorted((p["pmm"], p[key]) for p in points if family(p["defense"]) == name)
             if line:
                 axes.plot(*zip(*line, strict=True), color=colour, marker="o", label=name)
         axes.set(xlabel="accuracy relative to undefended training, %", ylabel=label, xlim=(18, 104))
         axes.grid(color="#d8d5cc", linewidth=0.7)
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
     figure.savefig(options.out)
 
 

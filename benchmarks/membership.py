@@ -2,17 +2,18 @@
 
     python benchmarks/membership.py --data FOLDER --out FOLDER [--attacks likelihood alignment …]
         [--defenses none refiner …] [--batches 8 16] [--clients 64] [--rounds 1] [--epochs 1]
-        [--model lenet] [--weights FILE --state trained]
+        [--model lenet] [--weights FILE --state trained] [--roc]
 
 Members and non-members are CIFAR-10 training images from 45,000 on, paired by class, without those on which
 settings of the attacks were chosen (evaluation_splits.py); public images are 0 to 2,999. One row for each
 combination in membership.jsonl, with the AUC of the same attack without a defence and that of the blind
 baseline; docs/membership.md says what the columns mean. Rows of LiRA say how many shadow models were trained
-and used in a minute.
+and used in a minute. With `--roc` a row has points of its ROC curve too, which roc_plot.py draws.
 """
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +22,7 @@ import torch
 from evaluation_splits import DEFAULT_SEED, FIRST_CANDIDATE, FIRST_VICTIM, unseen_candidates
 from pixels import pixels
 from refiner.audit import MembershipAudit, Protocol, Training, audit_membership, pair_by_label
+from refiner.audit.roc_series import client_roc_series
 from refiner.core import Task
 from refiner.data import load_data
 from refiner.errors import RefinerError
@@ -29,7 +31,7 @@ from refiner.models import build_model
 from refiner.models.model_weights import load_model_weights
 from rows import append_rows
 
-POOL = 3_000
+POOL, ROC_LEVELS = 3_000, 20
 ATTACKS = ["alignment", "likelihood", "loss", "lira", "white-box"]
 DEFENSES = [
     "none",
@@ -67,6 +69,13 @@ def summary(result: MembershipAudit, attack: str) -> dict[str, object]:
     return row
 
 
+def roc_points(result: MembershipAudit) -> list[list[float]]:
+    """Points of the ROC curve with their intervals, `ROC_LEVELS` for each power of ten."""
+    points = client_roc_series(result.defense, result.members, result.non_members).points
+    last = {round(ROC_LEVELS * math.log10(max(1e-9, point[0]))): point for point in points}
+    return [[round(value, 5) for value in point] for point in last.values()]
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -85,6 +94,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--local-steps", type=int, default=1, help="of an epoch")
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--public", type=int, default=POOL, help="public images")
+    parser.add_argument("--roc", action="store_true", help="write points of the ROC curves too")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
     options = parser.parse_args(argv)
     if options.public > FIRST_VICTIM:
@@ -132,6 +142,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                     "seed": options.seed,
                 }
                 print(json.dumps(row, ensure_ascii=False), flush=True)
+                if options.roc:
+                    row["ROC"] = roc_points(result)
                 append_rows(options.out / "membership.jsonl", [row])
 
 
