@@ -1,4 +1,4 @@
-"""Plot of ROC curves of membership attacks with their bands, false positives on a logarithmic axis.
+"""Plot of ROC curves of membership attacks with their bands, on logarithmic axes.
 
     python benchmarks/roc_plot.py docs/results docs/results/membership.png [--attack likelihood:clients=300]
 
@@ -47,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 fpr, tpr, low, high = zip(*row["ROC"], strict=True)
                 axes.plot(fpr, tpr, color=colour, label=defense)
                 axes.fill_between(fpr, low, high, color=colour, alpha=0.15, linewidth=0)
-        axes.set(title=title, xscale="log", xlim=(LOWEST, 1), ylim=(0, 1), xlabel="false-positive rate")
+        axes.set(title=title, xscale="log", yscale="log", xlim=(LOWEST, 1), ylim=(LOWEST, 1.05))
+        axes.set_xlabel("false-positive rate")
         axes.grid(color="#d8d5cc", linewidth=0.7)
     panels[0].set_ylabel("true-positive rate")
     handles, labels = panels[0].get_legend_handles_labels()
