@@ -12,6 +12,7 @@ Needs matplotlib, from the extra `plot`. docs/attributes.md and docs/membership.
 import argparse
 import json
 import math
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,7 +38,7 @@ TITLES = {
     "person": "one man or others, LFW",
 }
 # 97.5 % quantiles of Student's t for a number of seeds.
-STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57}
+STUDENT = {3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57}
 Row = dict[str, Any]
 
 
@@ -55,6 +56,16 @@ def family(defense: str) -> str:
     name, _, settings = defense.partition(":")
     search = [setting for setting in settings.split(",") if setting.startswith("search=")]
     return ":".join([name, *search])
+
+
+def strength(defense: str) -> float:
+    """The last number of a defence's settings, by which its points are joined.
+
+    >>> strength("refiner:search=never,alpha=1.5"), strength("dp-gaussian:magnitude=1e-3,clip=none")
+    (1.5, 0.001)
+    """
+    numbers = re.findall(r"=(\d[\d.e-]*)", defense)
+    return float(numbers[-1]) if numbers else 0.0
 
 
 def pmm(trainings: Sequence[Row]) -> dict[tuple[str, str, str], float]:
@@ -75,13 +86,14 @@ def points(attacks: Sequence[Row], trainings: Sequence[Row]) -> list[Row]:
 
     The interval of a mean over seeds adds the squares of the seeds' intervals, as their clients and weights
     are drawn anew; where the seeds differ more than that, it is that of their own mean, by Student's t.
+    That of two seeds spans the intervals of both.
     """
     kept = pmm(trainings)
     groups = defaultdict(list)
     for row in (row for row in attacks if row["state"] == "initial"):
         groups[row["question"], row["model"], row["defense"]].append(row)
     found = []
-    for (question, model, defense), rows in groups.items():
+    for (question, model, defense), rows in sorted(groups.items(), key=lambda group: strength(group[0][2])):
         utility = kept.get((TRAINED_ON[question], model, defense))
         if utility is None:
             continue
@@ -91,6 +103,9 @@ def points(attacks: Sequence[Row], trainings: Sequence[Row]) -> list[Row]:
         between = factor * stdev(row["AUC"] for row in rows) / math.sqrt(count) if count > 1 else 0.0
         below = max(between, math.sqrt(sum((row["AUC"] - row["AUC low"]) ** 2 for row in rows)) / count)
         above = max(between, math.sqrt(sum((row["AUC high"] - row["AUC"]) ** 2 for row in rows)) / count)
+        if count == 2:
+            below = area - min(row["AUC low"] for row in rows)
+            above = max(row["AUC high"] for row in rows) - area
         found.append(
             {
                 **{"question": question, "model": model, "family": family(defense), "pmm": utility},
@@ -147,7 +162,7 @@ def _draw(axes: Any, own: Sequence[Row]) -> None:
     axes.axhline(0.5, color="#5b5e63", linewidth=1)
     axes.annotate("chance", (0, 0.5), (2, 3), ("axes fraction", "data"), "offset points", color="#5b5e63")
     for name, colour in reversed(COLOURS.items()):  # the reference is drawn last, on top
-        line = [point for point in own if point["family"] == name]  # by strength, as the rows are
+        line = [point for point in own if point["family"] == name]  # sorted by strength
         if not line:
             continue
         x, y = ([point[key] for point in line] for key in ("pmm", "auc"))

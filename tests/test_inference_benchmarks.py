@@ -1,6 +1,7 @@
 """The benchmarks of inference: clients that chose no setting, and the points of the comparison's figure."""
 
 from pathlib import Path
+from statistics import stdev
 
 import pytest
 import torch
@@ -47,11 +48,15 @@ def test_a_point_is_a_mean_over_seeds_with_its_own_training() -> None:
     # Pruning was not trained, and accuracy is not that of a model which has learned.
     (point,) = points(attacks, trainings)
     assert point["pmm"] == pytest.approx(90) and point["auc"] == pytest.approx(0.505)
-    assert point["below"] == pytest.approx(0.3 / 2**0.5) and point["above"] == pytest.approx(0.4 / 2**0.5)
-    # Seeds that differ by more than their intervals say: Student's t with one degree of freedom.
-    attacks[1] |= {"AUC": 0.6}
+    # Two seeds: from the lower end of one interval to the upper end of the other.
+    assert point["below"] == pytest.approx(0.305) and point["above"] == pytest.approx(0.405)
+    attacks.append(attacks[0] | {"AUC": 0.505, "AUC low": 0.205, "AUC high": 0.905})
+    (three,) = points(attacks, trainings)
+    assert three["below"] == pytest.approx(0.3 / 3**0.5) and three["above"] == pytest.approx(0.4 / 3**0.5)
+    # Seeds that differ by more than their intervals say: Student's t with two degrees of freedom.
+    attacks[1] |= {"AUC": 0.9}
     (apart,) = points(attacks, trainings)
-    assert apart["below"] == apart["above"] == pytest.approx(12.71 * 0.05)
+    assert apart["above"] == pytest.approx(4.30 * stdev([0.5, 0.9, 0.505]) / 3**0.5)
 
 
 def test_rows_that_are_there_are_not_measured_again(tmp_path: Path) -> None:
