@@ -79,6 +79,7 @@ def test_both_kinds_of_attacks_share_a_report(tmp_path: Path) -> None:
         (("--attack", "membership", "--deny", "public"), "likelihood needs public"),
         (("--attack", "membership", "--victims", "80"), "--victims = 80: expected at most "),
         (("--attack", "membership", "--defense", "refinr"), "did you mean 'refiner'"),
+        (("--attack", "membership", "--public-images", "0"), "--public-images = 0: expected 1 or more"),
     ],
 )
 def test_wrong_options_are_one_line(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
@@ -87,12 +88,18 @@ def test_wrong_options_are_one_line(words: tuple[str, ...], message: str, tmp_pa
     assert not (tmp_path / "out").exists()
 
 
-def test_too_few_images_for_public_ones_are_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        ("ab", "expected more images than the 32 members and non-members: likelihood learns from others"),
+        ("a", "expected images of two classes or more, by sub-folder or with labels in the file"),
+    ],
+)
+def test_images_that_do_not_suffice_are_one_line(classes: str, message: str, tmp_path: Path) -> None:
     for number, image in enumerate(load_sample().images[:32]):
-        file = tmp_path / "images" / "ab"[number % 2] / f"{number}.png"
+        file = tmp_path / "images" / classes[number % len(classes)] / f"{number}.png"
         file.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image.mul(255).byte().permute(1, 2, 0).numpy()).save(file)
     words = ("--data", tmp_path / "images", "--attack", "membership", "--out", tmp_path / "out")
     error = audit(*words, code=2).stderr
-    assert "expected more images than the 32 members and non-members: likelihood learns from others" in error
-    assert len(error.splitlines()) == 1 and not (tmp_path / "out").exists()
+    assert message in error and len(error.splitlines()) == 1 and not (tmp_path / "out").exists()

@@ -72,11 +72,12 @@ def choose_attacker_images(
     return AttackerImages(images, labels, f"{len(images)} {origin}")
 
 
-def checked_pool(pool: object) -> tuple[Tensor, Tensor]:
+def checked_pool(pool: object, field: str = "pool") -> tuple[Tensor, Tensor]:
     """Return images and labels of a pool that fit each other.
 
     Args:
         pool: A pair of tensors: images in 0..1 `[N, *input]`, and a label for each.
+        field: What an error calls it.
 
     Returns:
         The pair.
@@ -86,15 +87,15 @@ def checked_pool(pool: object) -> tuple[Tensor, Tensor]:
     """
     if not isinstance(pool, tuple) or len(pool) != 2 or not all(isinstance(t, Tensor) for t in pool):
         raise DataError(
-            field="pool", value=type(pool).__name__, expected="a pair of tensors: images and labels"
+            field=field, value=type(pool).__name__, expected="a pair of tensors: images and labels"
         )
     images, labels = pool
     if images.ndim < 2 or not len(images) or labels.shape != images.shape[:1]:
         raise DataError(
-            field="pool",
+            field=field,
             value=[list(images.shape), list(labels.shape)],
             expected="one or more images [N, *input] and a label for each, [N]",
         )
     if not images.is_floating_point() or not bool(((images >= 0) & (images <= 1)).all()):
-        raise DataError(field="pool", value=images, expected="images with values in 0..1")
+        raise DataError(field=field, value=images, expected="images with values in 0..1")
     return images, labels.to(torch.long) if not labels.is_floating_point() else labels

@@ -24,13 +24,17 @@ _DEFAULT_CLASSES = 10
 
 
 class LabelledImages(NamedTuple):
-    """Images `[N, C, H, W]` in 0..1 with labels, names, the number of classes, and their source."""
+    """Images `[N, C, H, W]` in 0..1 with labels, names, the number of classes, and their source.
+
+    `labelled` is false where there were no labels and random ones stand in.
+    """
 
     images: Tensor
     labels: Tensor
     names: Sequence[str]
     classes: int
     source: str
+    labelled: bool = True
 
     def with_classes(self, classes: int) -> "LabelledImages":
         """The same with another number of classes; raises a DataError if a label is beyond it."""
@@ -95,7 +99,7 @@ def _with_random_labels(
     generator = torch.Generator().manual_seed(checks.integer("seed", seed, 0, 2**32 - 1))
     count = _DEFAULT_CLASSES if classes is None else checks.integer("classes", classes, 2)
     labels = torch.randint(count, (len(images),), generator=generator)
-    return LabelledImages(images, labels, names, count, f"{path.name}, with random labels")
+    return LabelledImages(images, labels, names, count, f"{path.name}, with random labels", labelled=False)
 
 
 def _alternating_order(labels: Sequence[int]) -> list[int]:

@@ -178,6 +178,10 @@ def _run(
         task = Task(network.to(device), example=images.x[0])
         check_model_classes(task, images.y, given["classes"])
         learners = [attack.name for attack in methods.values() if "public" in attack.needs_for(task)]
+        if not given["public_images"] and threat.public and learners:
+            raise DataError(
+                field="public_images", value=0, expected=f"1 or more: {learners[0]} learns from public images"
+            )
         if images.public is None and threat.public and learners:
             taken = f"{2 * images.y.numel():,} members and non-members"
             raise DataError(

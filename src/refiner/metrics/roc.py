@@ -128,6 +128,7 @@ def _share_at_least(scores: Tensor, thresholds: Tensor) -> Tensor:
 def _placement(scores: Tensor, others: Tensor) -> Tensor:
     """The share of `others` below each score, ties counting half."""
     ordered = others.sort().values
+    scores = scores.contiguous()  # searchsorted warns otherwise
     lower = torch.searchsorted(ordered, scores, side="left")
     upper = torch.searchsorted(ordered, scores, side="right")
     return (lower + upper).double() / (2 * len(others))

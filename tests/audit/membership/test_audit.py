@@ -27,6 +27,7 @@ KEPT_SCORES = import_module("refiner.audit.kept_scores")
 SCENE = make_scene()
 X, Y = SCENE.x, SCENE.y
 OTHERS = SCENE.candidates.x[:, BATCH:], SCENE.candidates.y[:, BATCH:]
+audited = partial(audit_membership, attack="alignment")
 KNOWN: dict[str, Any] = {"non_members": OTHERS, "public": SCENE.public}
 
 
@@ -37,7 +38,7 @@ def trained_further() -> torch.nn.Module:
     return model
 
 
-CONTROL = audit_membership(SCENE.task, X, Y, defense="none", **KNOWN)
+CONTROL = audited(SCENE.task, X, Y, defense="none", **KNOWN)
 
 
 def test_members_of_undefended_uploads_are_found() -> None:
@@ -55,17 +56,17 @@ def test_members_of_undefended_uploads_are_found() -> None:
 
 def test_nothing_is_found_behind_much_noise() -> None:
     noise = "dp-gaussian:magnitude=100,clip=none"
-    result = audit_membership(SCENE.task, X, Y, defense=noise, control=CONTROL, **KNOWN)
+    result = audited(SCENE.task, X, Y, defense=noise, control=CONTROL, **KNOWN)
     assert result.level == "not found" and result.undefended == CONTROL.auc and result.blind == CONTROL.blind
     assert result.auc.low is not None and result.auc.high is not None
     assert result.auc.low <= 0.5 <= result.auc.high
-    again = audit_membership(SCENE.task, X, Y, defense=make_defense(noise), **KNOWN)
+    again = audited(SCENE.task, X, Y, defense=make_defense(noise), **KNOWN)
     assert again.defense == "dp-gaussian" and torch.equal(again.members, result.members)
 
 
 def test_there_is_no_verdict_where_the_attack_finds_nothing_without_a_defence() -> None:
     # A cosine that is not compared with a class depends on the label, which both groups share.
-    result = audit_membership(
+    result = audited(
         SCENE.task, X[:2], Y[:2], non_members=(OTHERS[0][:2], OTHERS[1][:2]),
         defense="gq:bits=8", attack="alignment:relative=false",
     )  # fmt: skip
@@ -86,15 +87,15 @@ def test_members_who_score_low_are_told_apart_too() -> None:
 def test_labels_are_the_same_if_each_is_as_frequent() -> None:
     """Labels that members and non-members do not share tell them apart, whatever the images are."""
     twice = tuple(torch.cat([part, part], 1) for part in OTHERS)
-    more = audit_membership(SCENE.task, X, Y, defense="none", non_members=twice, public=SCENE.public)
+    more = audited(SCENE.task, X, Y, defense="none", non_members=twice, public=SCENE.public)
     assert more.same_labels and more.level == "found"
     other = (OTHERS[0], torch.zeros_like(OTHERS[1]))
-    unfair = audit_membership(SCENE.task, X, Y, defense="none", non_members=other, public=SCENE.public)
+    unfair = audited(SCENE.task, X, Y, defense="none", non_members=other, public=SCENE.public)
     assert not unfair.same_labels and unfair.level == "no verdict"
 
 
 def test_one_client_has_no_interval_and_no_verdict() -> None:
-    result = audit_membership(
+    result = audited(
         SCENE.task, X[:1], Y[:1], non_members=(OTHERS[0][:1], OTHERS[1][:1]), public=SCENE.public,
         defense="none",
     )  # fmt: skip
@@ -105,7 +106,7 @@ def test_one_client_has_no_interval_and_no_verdict() -> None:
 def test_the_model_is_afterwards_as_it_was() -> None:
     before = get_parameters(SCENE.task).clone()
     training = Training(rounds=2, epochs=2, protocol=Protocol(lr=0.5))
-    audit_membership(SCENE.task, X, Y, defense="none", training=training, **KNOWN)
+    audited(SCENE.task, X, Y, defense="none", training=training, **KNOWN)
     assert torch.equal(get_parameters(SCENE.task), before)
 
 
@@ -210,7 +211,7 @@ def test_a_control_of_another_audit_is_refused(change: dict[str, Any], differenc
     arguments: dict[str, Any] = {"task": SCENE.task, "x": X, "y": Y, "defense": "gq:bits=8", **KNOWN} | change
     message = rf"control = .*: expected the same audit without a defence \(other: {difference}\)"
     with pytest.raises(DataError, match=message) as error:
-        audit_membership(**arguments, control=CONTROL)
+        audited(**arguments, control=CONTROL)
     assert len(str(error.value).splitlines()) == 1 and error.value.field == "control"
 
 
@@ -237,6 +238,11 @@ def test_a_control_of_another_audit_is_refused(change: dict[str, Any], differenc
         ({"attack": "lire"}, "attack = 'lire': unknown"),
         ({"x": X[..., :3]}, r"x = .*expected samples \[V, B, 24\]"),
         ({"y": Y[:, :2]}, r"expected torch.int64 labels \[12, 4\]"),
+        (
+            {"y": 0 * Y, "non_members": (OTHERS[0], 0 * OTHERS[1])},
+            "y = 'class 0 only': expected two classes or more",
+        ),
+        ({"public": (SCENE.public[0][:0], SCENE.public[1][:0])}, "public = .*expected one or more images"),
         ({"training": Training(protocol=Protocol(local_steps=3))}, "local_steps = 3: expected a divisor"),
         (
             {"defense": "gq", "control": replace(CONTROL, defense="gq")},
@@ -247,12 +253,12 @@ def test_a_control_of_another_audit_is_refused(change: dict[str, Any], differenc
 def test_bad_input_is_one_line(change: dict[str, Any], message: str) -> None:
     arguments: dict[str, Any] = {"x": X, "y": Y, "defense": "none", **KNOWN} | change
     with pytest.raises(RefinerError, match=message) as error:
-        audit_membership(SCENE.task, **arguments)
+        audited(SCENE.task, **arguments)
     assert len(str(error.value).splitlines()) == 1
 
 
 def test_a_sum_of_clients_has_the_candidates_of_all() -> None:
-    result = audit_membership(
+    result = audited(
         SCENE.task, X, Y, defense="none", training=Training(protocol=Protocol(summed_clients=2)), **KNOWN
     )
     assert (result.clients, result.batch, result.members.shape[1]) == (6, 8, 8)
@@ -260,13 +266,13 @@ def test_a_sum_of_clients_has_the_candidates_of_all() -> None:
 
 def test_public_images_of_one_class_only_stand_in_for_the_other() -> None:
     one_class = SCENE.public[0][::2], SCENE.public[1][::2]
-    result = audit_membership(SCENE.task, X, Y, non_members=OTHERS, public=one_class, defense="none")
+    result = audited(SCENE.task, X, Y, non_members=OTHERS, public=one_class, defense="none")
     assert set(one_class[1].tolist()) == {0} and result.level == "found"
 
 
 def test_simulated_clients_are_counted() -> None:
     counts: list[int] = []
-    audit_membership(
+    audited(
         SCENE.task, X, Y, defense="none", attack="likelihood:clients=40", on_simulated=counts.append, **KNOWN
     )
     # The control simulates them twice: also for the uploads of other clients.

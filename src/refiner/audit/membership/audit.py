@@ -44,7 +44,7 @@ def audit_membership(
     non_members: tuple[Tensor, Tensor],
     public: tuple[Tensor, Tensor] | None = None,
     defense: Defense | str = "refiner",
-    attack: MembershipAttack | str = "alignment",
+    attack: MembershipAttack | str = "likelihood",
     training: Training | None = None,
     threat: ThreatModel | None = None,
     seed: int = 0,
@@ -66,7 +66,8 @@ def audit_membership(
             its other candidates. `pair_by_label` divides a dataset so.
         public: Labelled public images `[M, *input]` and `[M]` for attacks that need them, no candidates.
         defense: A `Defense`, or its name with settings.
-        attack: A `MembershipAttack`, or its name with settings: a name of `refiner.inference.MEMBERSHIP`.
+        attack: A `MembershipAttack`, or its name with settings: a name of `refiner.inference.MEMBERSHIP`. The
+            default finds most in one upload of most defences.
         training: Rounds, epochs and protocol; by default each client uploads one gradient.
         threat: What the attacker is given besides uploads, models and candidates.
         seed: Seed of everything random.
@@ -88,7 +89,7 @@ def audit_membership(
     >>> result = audit_membership(
     ...     task, rows[:32].view(8, 4, 40), labels[:32].view(8, 4),
     ...     non_members=(rows[32:64].view(8, 4, 40), labels[32:64].view(8, 4)),
-    ...     public=(rows[64:], labels[64:]), defense="none",
+    ...     public=(rows[64:], labels[64:]), defense="none", attack="alignment",
     ... )
     >>> result.level, result.auc.value > 0.7
     ('found', True)
@@ -238,6 +239,9 @@ def _checked(
     if shared:
         problem = f"{shared} of them are members too, expected samples that no client has"
         raise DataError(field="non_members", value=others, problem=problem)
+    if len(present := torch.cat([y.flatten(), labels.flatten().to(y)]).unique()) < 2:
+        expected = "two classes or more: a model of one class learns nothing from a sample"
+        raise DataError(field="y", value=f"class {int(present)} only", expected=expected)
     protocol = training.protocol
     members, apart = protocol.observed(x), protocol.observed(others)
     candidates = Candidates(
@@ -250,7 +254,7 @@ def _checked(
 def _checked_public(public: tuple[Tensor, Tensor] | None, candidates: Candidates) -> AttackerImages | None:
     if public is None:
         return None
-    images, labels = checked_pool(public)
+    images, labels = checked_pool(public, "public")
     known = candidates.x.flatten(0, 1)
     if images.shape[1:] == known.shape[1:]:
         shared = int((~are_others(images.to(known.dtype), known)).sum())

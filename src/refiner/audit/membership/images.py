@@ -9,6 +9,7 @@ from torch import Tensor
 from refiner import checks
 from refiner.audit.public_images import are_others
 from refiner.audit.victims import load_source
+from refiner.errors import DataError
 from refiner.inference.label_pairs import pair_by_label
 
 # Images that are read for one candidate: some classes have an odd number, and many people one image.
@@ -63,7 +64,7 @@ def load_membership_images(
         The images.
 
     Raises:
-        DataError: The data can't be read, or have too few images of the same class.
+        DataError: The data can't be read, have no labels, or too few images of the same class.
 
     >>> images = load_membership_images(victims=4, batch=8, public_images=100)
     >>> images.x.shape, images.non_members.shape, len(images.public[1])
@@ -74,6 +75,11 @@ def load_membership_images(
     source, _, pool = load_source(
         data, root, count, 0, checks.integer("public_images", public_images, 0), size, seed, classes
     )
+    if not source.labelled:
+        expected = (
+            "images of two classes or more, by sub-folder or with labels in the file"
+        )
+        raise DataError(field="data", value=data, expected=expected)
     images, labels = source.images[:count], source.labels[:count]
     first = _first_of_copies(images)
     x, others, y = pair_by_label(images[first], labels[first], victims, batch, seed=seed)

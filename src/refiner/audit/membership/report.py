@@ -19,8 +19,8 @@ DEFINITIONS = (
     ("blind", "Its AUC with other clients' undefended uploads, which say nothing: 0.5 if the test is fair."),
     ("balanced accuracy", "Mean of the shares of members and non-members that are recognised, at a threshold "
      "that other clients chose."),
-    ("TPR at 1 % FPR", "Members that are found while one non-member in a hundred is accused. The band of the "
-     "ROC curve is its 95 % interval, which resamples clients."),
+    ("TPR at 1 % FPR", "Members that are found while one non-member in a hundred is accused; only with 100 "
+     "non-members or more. The band of the ROC curve is its 95 % interval, which resamples clients."),
     ("TPR at 0.1 % FPR", "While one in a thousand is accused; only with 1,000 non-members or more."),
     ("verdict", "Found: the interval of the AUC is above 0.5, and above that of the blind AUC where this is "
      "above 0.5 too. Reversed: it is below 0.5 and below that of the blind AUC, so that an attacker who "
@@ -28,8 +28,6 @@ DEFINITIONS = (
      "defence. No verdict: it does not; or the blind AUC explains what is found; or non-members have other "
      "labels than members; or a single client has no interval."),
 )  # fmt: skip
-# With fewer non-members the threshold of 0.1 % is above all of them.
-_ENOUGH_FOR_LOWEST = 1000
 
 
 def membership_rows(results: Sequence[MembershipAudit]) -> list[list[str | Cell]]:
@@ -37,7 +35,11 @@ def membership_rows(results: Sequence[MembershipAudit]) -> list[list[str | Cell]
     rows: list[list[str | Cell]] = []
     for result in results:
         auc, accuracy = result.auc, result.balanced_accuracy
-        enough = result.non_members.numel() >= _ENOUGH_FOR_LOWEST
+        # With fewer non-members than 1 / FPR the threshold is above all of them.
+        rates = [
+            f"{100 * point.value:.1f} %" if point.fpr * result.non_members.numel() >= 1 else "–"
+            for point in result.tpr
+        ]
         rows.append(
             [
                 result.defense,
@@ -47,8 +49,7 @@ def membership_rows(results: Sequence[MembershipAudit]) -> list[list[str | Cell]
                 f"{result.undefended.value:.3f}",
                 "–" if result.blind is None else f"{result.blind.value:.3f}",
                 "–" if accuracy is None else f"{accuracy.value:.3f}",
-                f"{100 * result.tpr[0].value:.1f} %",
-                f"{100 * result.tpr[1].value:.1f} %" if enough else "–",
+                *rates,
                 result.level,
             ]
         )
