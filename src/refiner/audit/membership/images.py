@@ -76,9 +76,7 @@ def load_membership_images(
         data, root, count, 0, checks.integer("public_images", public_images, 0), size, seed, classes
     )
     if not source.labelled:
-        expected = (
-            "images of two classes or more, by sub-folder or with labels in the file"
-        )
+        expected = "images of two classes or more, by sub-folder or with labels in the file"
         raise DataError(field="data", value=data, expected=expected)
     images, labels = source.images[:count], source.labels[:count]
     first = _first_of_copies(images)
