@@ -239,7 +239,7 @@ def _checked(
     if shared:
         problem = f"{shared} of them are members too, expected samples that no client has"
         raise DataError(field="non_members", value=others, problem=problem)
-    if len(present := torch.cat([y.flatten(), labels.flatten().to(y)]).unique()) < 2:
+    if len(present := torch.unique(torch.cat([y.flatten(), labels.flatten().to(y)]))) < 2:
         expected = "two classes or more: a model of one class learns nothing from a sample"
         raise DataError(field="y", value=f"class {int(present)} only", expected=expected)
     protocol = training.protocol
