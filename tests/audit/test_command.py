@@ -1,5 +1,6 @@
 """Tests of `refiner audit`: table, report, reused results, one-line errors."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -28,6 +29,22 @@ def call(*words: str, out: Path, code: int = 0, attack: str = "inverting") -> Re
     result = CliRunner().invoke(app, ["audit", *words, "--out", str(out)])
     assert result.exit_code == code, result.output
     return result
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("imprint", "--grant", "changed_model", "--batch", "4", "--model", "mlp"),
+        ("loki", "--grant", "changed_model", "--batch", "4", "--model", "mlp"),
+        ("spear", "--batch", "4", "--model", "mlp:activation=relu,hidden=256,layers=2"),
+        ("analytic+adaptive:images=16", "--model", "mlp"),
+    ],
+)
+def test_undefended_images_come_back_exactly(words: tuple[str, ...], tmp_path: Path) -> None:
+    options = ("--attack", *words, "--victims", "2", "--defense", "none", "--json", "-q")
+    (found,) = json.loads(call(*options, out=tmp_path).stdout)["audits"]
+    assert found["means"]["mse"]["value"] < 1e-6 and found["verdict"]["level"] == "visible"
 
 
 @pytest.fixture(scope="module")

@@ -161,6 +161,8 @@ def attack_with_iterations(text: str, iterations: int | None) -> Attack:
 
     >>> attack_with_iterations("inverting", 7).settings()["iterations"]
     7
+    >>> attack_with_iterations("adaptive", 7).settings()["inverting.iterations"]
+    7
     >>> attack_with_iterations("linear", 7).name
     'linear'
     """
@@ -169,4 +171,6 @@ def attack_with_iterations(text: str, iterations: int | None) -> Attack:
     names = {name.rpartition(".")[2] for name in attack.settings()}
     if iterations is None or "iterations" not in names:
         return attack
+    if text.partition("+")[0].partition(":")[0] in STAGES:
+        text = f"{InvertingGradients.name}+{text}"  # what a stage alone follows
     return make_attack(text, iterations=iterations)

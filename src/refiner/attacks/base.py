@@ -240,6 +240,13 @@ class Attack(ABC):
         if self.single_only is not None and samples != 1:
             raise DataError(field="batch", value=samples, expected=f"1: {self.single_only}")
 
+    def check_labels(self, labels: Tensor) -> None:  # noqa: B027 - overriding it is optional
+        """Raise a `RefinerError` if the attack can't read batches with such labels; by default it can.
+
+        Args:
+            labels: Those of the clients of an audit `[V, B]`, or of the clients of each sum.
+        """
+
     def changed_task(self, task: Task, samples: int) -> Task:
         """Return the task with the model that the server sends to clients; the default is `task` itself.
 

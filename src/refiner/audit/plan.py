@@ -145,6 +145,7 @@ class Plan:
         protocol = protocol or Protocol()
         _, samples = protocol.observations(*y.shape)
         attacker.check_samples(samples)
+        attacker.check_labels(protocol.observed(y))
         task = attacker.changed_task(task, samples)
         attacker.send_to(task, protocol.summed_clients - 1)
         checks.integer("seed", seed, 0, SEED_OFFSET - 1)

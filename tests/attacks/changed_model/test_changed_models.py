@@ -165,6 +165,8 @@ def test_bad_settings_and_models_are_one_line(task: Task) -> None:
     rows = Task(OneRow(), example=torch.zeros(1, 4))
     with pytest.raises(DataError, match=r"^model = 'OneRow': nothing can be put in front of it"):
         Imprint().changed_task(rows, 1)
+    with pytest.raises(SettingError, match=r"^bins = 100000: expected an integer in \[1, 1000\]"):
+        make_attack("loki:bins=100000")
     with pytest.raises(DataError, match=r"^input shape = \[4\]: expected images"):
         Loki().check(rows)
     with pytest.raises(DataError, match=r"^clients = 3: expected a divisor of the 4 images"):

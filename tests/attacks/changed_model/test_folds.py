@@ -216,6 +216,19 @@ def test_an_audit_runs_it_by_name() -> None:
     assert result.control is not None and result.control.psnr > 30 and result.verdict.level == "neither"
 
 
+class OneImage(nn.Module):
+    """Takes one image at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(192, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores."""
+        out: Tensor = self.linear(x.reshape(1, 192))
+        return out
+
+
 def test_what_is_missing_is_one_line(task: Task) -> None:
     attack = Folds(uploads=2)
     changed = attack.changed_task(task, BATCH)
@@ -228,6 +241,11 @@ def test_what_is_missing_is_one_line(task: Task) -> None:
         attack.reconstruct(one, threat=MALICIOUS, simulator=simulate)
     with pytest.raises(DataError, match=r"^labels = \[0, 0, .*: expected different ones in a batch"):
         attacked(task, "none", attack, torch.zeros_like(LABELS))
+    # In an audit also where the attacker is not given the labels.
+    with pytest.raises(DataError, match=r"^labels = \[0, 0, .*: expected different ones in a batch"):
+        audit(task, IMAGES, torch.zeros_like(LABELS), attack=attack, threat=ThreatModel(changed_model=True))
+    with pytest.raises(DataError, match=r"^model = 'OneImage': nothing can be put in front of it"):
+        attack.changed_task(Task(OneImage(), example=IMAGES[0, :1].float()), 1)
     with pytest.raises(DataError, match=r"^model = 'MLP': expected the model that folds sends"):
         attack.send_in_round(task, 0)
     with pytest.raises(DataError, match=r"^classes = 2: expected 3 to"):

@@ -19,9 +19,9 @@ from refiner.attacks import (
 from refiner.attacks.stages.adaptive import Start, _utility_weights
 from refiner.core import Task, flatten, gradients
 from refiner.data import load_sample
-from refiner.defenses import make_defense
+from refiner.defenses import NoDefense, make_defense
 from refiner.errors import SettingError
-from refiner.models import LeNet
+from refiner.models import MLP, LeNet
 
 SAMPLE = load_sample()
 DEFENSE = make_defense("refiner")
@@ -85,6 +85,21 @@ def test_the_factor_scales_the_distance(task: Task) -> None:
     torch.testing.assert_close(far, 4 * near, rtol=0.05, atol=0)
     with pytest.raises(SettingError, match="factor = -1"):
         make_attack("inverting+adaptive:factor=-1")
+
+
+def test_without_a_defence_the_image_comes_back_exactly() -> None:
+    torch.manual_seed(0)
+    wide = Task(MLP(hidden=16), example=SAMPLE.images[:1])
+    x, y = SAMPLE.images[:2, None], SAMPLE.labels[:2, None]
+
+    def protect(x: torch.Tensor, y: torch.Tensor, seed: int) -> SimulatedUploads:
+        return SimulatedUploads([NoDefense().protect(wide, x, y).flat()], None)
+
+    found = make_attack("analytic+adaptive:images=16").reconstruct(
+        Observation.of(wide, NoDefense().protect(wide, x, y)),
+        simulator=Simulator(SAMPLE.images[40:56], SAMPLE.labels[40:56], protect),
+    )
+    torch.testing.assert_close(found.x, x, rtol=0, atol=1e-3)
 
 
 def test_it_follows_another_attack_by_name() -> None:

@@ -119,6 +119,7 @@ def test_rows_of_clients_are_no_public_rows() -> None:
         ({"public": X}, "expected a pair: rows and their labels"),
         ({"features": ["age"]}, "features = 1: expected 30 names"),
         ({"attack": "lineal"}, "did you mean 'linear'"),
+        ({"attack": "imprint"}, "attack = 'imprint': expected an attack on the client's own model"),
         ({"defense": "refiner"}, "make them with `refiner noise fit`"),
     ],
 )

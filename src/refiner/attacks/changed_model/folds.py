@@ -7,7 +7,7 @@ from functools import partial
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from refiner import checks
 from refiner.attacks.base import Attack, Reconstruction, RunOptions
@@ -98,6 +98,22 @@ class Folds(Attack):
         """
         check_foldable(task)
 
+    def check_labels(self, labels: Tensor) -> None:
+        """Raise unless some image has a label of its own in its batch.
+
+        Args:
+            labels: The labels of batches `[V, B]`.
+
+        Raises:
+            DataError: None has.
+        """
+        if not bool(_alone(labels).any()):
+            raise DataError(
+                field="labels",
+                value=labels[0].tolist(),
+                expected="different ones in a batch: folds reads the mean of images with one label",
+            )
+
     def changed_task(self, task: Task, samples: int) -> Task:
         """Return the task with the module in front of the model.
 
@@ -112,6 +128,7 @@ class Folds(Attack):
             DataError: Nothing can be put in front of the model, or its inputs are no images.
         """
         self.check(task)
+        put_in_front(task, nn.Identity())  # a model that takes no batches is refused before it is measured
         changed = put_in_front(task, FoldingModule.for_task(task, self.scale))
         self.send_in_round(changed, 0)
         return changed
@@ -153,12 +170,8 @@ class Folds(Attack):
             bias = torch.stack([bias for _, bias in layers]).mean(0)
             labels = labels_in_shares(front.shares(bias), first.samples)
         labels = labels.to(first.gradient.device)
-        if threat.labels and not bool(_alone(labels).any()):
-            raise DataError(
-                field="labels",
-                value=labels[0].tolist(),
-                expected="different ones in a batch: folds reads the mean of images with one label",
-            )
+        if threat.labels:
+            self.check_labels(labels)
         read = self._read(front, layers, labels)
         coordinates = self._estimate(front, first, simulator, options, read)
         x = front.images(coordinates).view(len(labels), first.samples, *first.task.input_shape)

@@ -52,7 +52,7 @@ class Imprint(FrontAttack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        checks.integer("bins", self.bins, 1)
+        checks.integer("bins", self.bins, 1, 1000)
         checks.number("std", self.std, 0, 1e3, above=True)
         checks.number("mean", self.mean, -1e3, 1e3)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from refiner import checks
 from refiner.attacks.base import Attack
@@ -65,6 +65,10 @@ class WrappedAttack(Attack):
         super()._check_simulator(task, granted, simulator)
         if simulator is not None:
             simulator.check(task, self.attack.min_public_images, self.attack.name)
+
+    def check_labels(self, labels: Tensor) -> None:
+        """Raise if the other attack can't read batches with such labels."""
+        self.attack.check_labels(labels)
 
     def changed_task(self, task: Task, samples: int) -> Task:
         """Return the task with the model that the server of the other attack sends."""

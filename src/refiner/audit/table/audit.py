@@ -75,6 +75,9 @@ def audit_table(
     defender = make_defense(defense) if isinstance(defense, str) else defense
     attacker = make_attack(attack) if isinstance(attack, str) else attack
     granted = threat or ThreatModel()
+    if "changed_model" in attacker.needs_for(task):
+        expected = "an attack on the client's own model: those that change it read images"
+        raise DataError(field="attack", value=attacker.name, expected=expected)
     granted.check(attacker.needs_for(task), attacker.name)
     attacker.check(task)
     if control is None:
