@@ -1,6 +1,5 @@
 """Every membership attack finds planted members, and nothing in uploads that say nothing."""
 
-import math
 import re
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -63,10 +62,9 @@ def test_nothing_is_found_in_uploads_that_say_nothing(name: str, scene: Scene) -
     draws = torch.randn(observations[0].gradient.shape, generator=torch.Generator().manual_seed(0))
     null = replace(observations[0], gradient=draws * observations[0].gradient.std())
     scores = score(name, scene, null, simulator)
-    area = area_under_curve(scores[:, :BATCH], scores[:, BATCH:]).value
-    # The Mann–Whitney statistic of scores without a difference: beyond 3.3 deviations once in a thousand.
-    count = CLIENTS * BATCH
-    assert abs(area - 0.5) < 3.3 * math.sqrt((2 * count + 1) / (12 * count**2))
+    estimate = area_under_curve(scores[:, :BATCH], scores[:, BATCH:])
+    assert estimate.low is not None and estimate.high is not None
+    assert estimate.low <= 0.5 <= estimate.high
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
