@@ -123,7 +123,8 @@ def _is_asked_for(command: typer.Context, attacks: Sequence[str]) -> bool:
         raise DataError(field="attack", value=NAME, problem=problem)
     if any(named) or (attribute is not None and not attacks):
         return True
-    for name in ("attribute", "share", "least_images"):
+    members = any(attack.partition(":")[0] == "membership" for attack in attacks)
+    for name in ("attribute", "share", *(() if members else ("least_images",))):
         if is_given(command, name):
             raise DataError(field=name, value=command.params[name], problem=f"only with --attack {NAME}")
     return False

@@ -142,7 +142,8 @@ def audit(
     least_images: Annotated[
         int | None,
         typer.Option(
-            help="With --attribute: only people with so many images. Default: 5, for person --batch."
+            help="With --attribute or a membership attack on lfw: only people with so many images. "
+            "Default: 5, for the attribute person --batch."
         ),
     ] = None,
     size: Size = None,

@@ -163,7 +163,7 @@ def _run(
         torch.manual_seed(integer("seed", given["seed"], 0, 2**32 - 1))
         # Click has not yet made paths of these options.
         root, weights = (None if given[name] is None else Path(given[name]) for name in ("root", "weights"))
-        names = ("victims", "batch", "size", "classes", "seed", "public_images")
+        names = ("victims", "batch", "size", "classes", "seed", "public_images", "least_images")
         numbers = {name: given[name] for name in names}
         images = load_membership_images(given["data"], root=root, **numbers).to(device)
         network = build_model(

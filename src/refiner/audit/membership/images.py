@@ -8,12 +8,17 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.audit.public_images import are_others
+from refiner.audit.user_images import LabelledImages
 from refiner.audit.victims import load_source
+from refiner.data import load_data
+from refiner.data.frequent_classes import frequent_classes
 from refiner.errors import DataError
 from refiner.inference.label_pairs import pair_by_label
 
 # Images that are read for one candidate: some classes have an odd number, and many people one image.
 _SPARE_SHARE, _SPARE = 1.6, 20
+# Of most people in LFW there is one image, which has no non-member of the same class.
+_LEAST_IMAGES = {"lfw": 5}
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +52,7 @@ def load_membership_images(
     classes: int | None = None,
     seed: int = 0,
     public_images: int = 3000,
+    least_images: int | None = None,
 ) -> MembershipImages:
     """Return members and non-members of one source, which can be told apart by nothing but training.
 
@@ -59,6 +65,8 @@ def load_membership_images(
         classes: As for `load_victims`.
         seed: Seed of the division into members and non-members.
         public_images: The most public images, as for `load_victims`.
+        least_images: Only classes with so many images, of a dataset with one split such as `lfw`, whose
+            default is 5.
 
     Returns:
         The images.
@@ -72,9 +80,15 @@ def load_membership_images(
     """
     needed = 2 * checks.integer("victims", victims, 1) * checks.integer("batch", batch, 1)
     count = round(_SPARE_SHARE * needed) + _SPARE
-    source, _, pool = load_source(
-        data, root, count, 0, checks.integer("public_images", public_images, 0), size, seed, classes
-    )
+    checks.integer("public_images", public_images, 0)
+    least = _LEAST_IMAGES.get(data or "") if least_images is None else least_images
+    if least is None:
+        source, _, pool = load_source(data, root, count, 0, public_images, size, seed, classes)
+    else:
+        if size is not None:
+            raise DataError(field="size", value=size, problem="can be given only with your own images")
+        source, pool = _of_frequent_classes(data, root, public_images, least, seed)
+        source, count = source if classes is None else source.with_classes(classes), len(source.labels)
     if not source.labelled:
         expected = "images of two classes or more, by sub-folder or with labels in the file"
         raise DataError(field="data", value=data, expected=expected)
@@ -84,6 +98,38 @@ def load_membership_images(
     is_other = are_others(pool[0].to(images.dtype), images)
     public = (pool[0][is_other], pool[1][is_other])
     return MembershipImages(x, others, y, public if len(public[1]) else None, source.classes, source.source)
+
+
+def _of_frequent_classes(
+    data: str | None, root: Path | None, public_images: int, least: int, seed: int
+) -> tuple[LabelledImages, tuple[Tensor, Tensor]]:
+    """Candidates from classes with at least `least` images, as many of each, and others to learn from."""
+    if data not in _LEAST_IMAGES:
+        expected = f"only with --data {' or '.join(_LEAST_IMAGES)}"
+        raise DataError(field="least_images", value=least, expected=expected)
+    everybody = load_data(data, "all", root=root)
+    checks.integer("least_images", least, 3, int(everybody.labels.bincount().max()))
+    people = frequent_classes(everybody, least)
+    generator = torch.Generator().manual_seed(seed)
+    # Pairs of every class; what is left of each is public.
+    candidates, others = [], []
+    for number in range(people.classes):
+        rows = (people.labels == number).nonzero()[:, 0]
+        rows = rows[torch.randperm(len(rows), generator=generator)]
+        paired = (least - 1) // 2 * 2
+        candidates.append(rows[:paired])
+        others.append(rows[paired:])
+    public = torch.cat(others)
+    public = public[torch.randperm(len(public), generator=generator)[:public_images]]
+    taken = torch.cat(candidates)
+    names = [f"image {number}" for number in taken.tolist()]
+    source = f"{data}, people with at least {least} images"
+    return (
+        LabelledImages(
+            people.images[taken].float() / 255, people.labels[taken], names, people.classes, source
+        ),
+        (people.images[public].float() / 255, people.labels[public]),
+    )
 
 
 def _first_of_copies(images: Tensor) -> Tensor:

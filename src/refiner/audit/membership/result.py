@@ -90,12 +90,14 @@ class MembershipAudit:
         """The result in one sentence."""
         interval = "" if self.auc.low is None else f" ({self.auc.low:.3f} to {self.auc.high:.3f})"
         low = self.tpr[0]
+        found = f"; {100 * low.value:.1f} % of members at {100 * low.fpr:g} % false positives"
+        # With fewer non-members than 1 / FPR the threshold is above all of them.
+        found = found if low.fpr * self.non_members.numel() >= 1 else ""
         reason = self.verdict.reason
         verdict = f"{self.level} ({reason})" if reason else f"members {self.level}"
         return (
             f"{self.defense} against {self.attack}: {verdict}; AUC {self.auc.value:.3f}{interval}"
-            f", undefended {self.undefended.value:.3f}; {100 * low.value:.1f} % of members at "
-            f"{100 * low.fpr:g} % false positives."
+            f", undefended {self.undefended.value:.3f}{found}."
         )
 
     def record(self) -> dict[str, Any]:
