@@ -284,7 +284,7 @@ def test_tuned_attack_is_reported(small: tuple[str, ...], tmp_path: Path) -> Non
     words = (*small, "--defense", "pruning:rate=0.5+gq", "--victims", "2", "--iterations", "2")
     tuned = call(*words, "--tune-attacker", "--tuning-victims", "2", out=tmp_path)
     result = AuditResult.load(next(tmp_path.glob("pruning*.json")))
-    assert result.tuned is not None and result.tuned.images == 2 and len(result.tuned.trials) == 2 * 7 * 3
+    assert result.tuned is not None and result.tuned.images == 2 and len(result.tuned.trials) == 2 * 9 * 4
     assert result.defense == "pruning+gq" and result.upload_bytes is not None
     chosen = settings_text(result.tuned.chosen)
     assert f"attack tuned to {chosen} on 2 other images" in tuned.stderr
