@@ -105,8 +105,8 @@ def _of_frequent_classes(
 ) -> tuple[LabelledImages, tuple[Tensor, Tensor]]:
     """Candidates from classes with at least `least` images, as many of each, and others to learn from."""
     if data not in _LEAST_IMAGES:
-        expected = f"only with --data {' or '.join(_LEAST_IMAGES)}"
-        raise DataError(field="least_images", value=least, expected=expected)
+        problem = f"can be given only with {' or '.join(_LEAST_IMAGES)}"
+        raise DataError(field="least_images", value=least, problem=problem)
     everybody = load_data(data, "all", root=root)
     checks.integer("least_images", least, 3, int(everybody.labels.bincount().max()))
     people = frequent_classes(everybody, least)

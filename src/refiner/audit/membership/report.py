@@ -35,11 +35,7 @@ def membership_rows(results: Sequence[MembershipAudit]) -> list[list[str | Cell]
     rows: list[list[str | Cell]] = []
     for result in results:
         auc, accuracy = result.auc, result.balanced_accuracy
-        # With fewer non-members than 1 / FPR the threshold is above all of them.
-        rates = [
-            f"{100 * point.value:.1f} %" if point.fpr * result.non_members.numel() >= 1 else "–"
-            for point in result.tpr
-        ]
+        rates = [f"{100 * p.value:.1f} %" if result.has_enough_for(p) else "–" for p in result.tpr]
         rows.append(
             [
                 result.defense,

@@ -69,6 +69,10 @@ class MembershipAudit:
         """The TPR at each of `FPRS`."""
         return [tpr_at_fpr(self.members, self.non_members, fpr) for fpr in FPRS]
 
+    def has_enough_for(self, point: TprAtFpr) -> bool:
+        """Whether there are non-members enough for a rate; with fewer its threshold is above all of them."""
+        return point.fpr * self.non_members.numel() >= 1
+
     @cached_property
     def balanced_accuracy(self) -> Mean | None:
         """The mean of TPR and TNR at a threshold that other clients chose; None for a single client."""
@@ -90,9 +94,9 @@ class MembershipAudit:
         """The result in one sentence."""
         interval = "" if self.auc.low is None else f" ({self.auc.low:.3f} to {self.auc.high:.3f})"
         low = self.tpr[0]
-        found = f"; {100 * low.value:.1f} % of members at {100 * low.fpr:g} % false positives"
-        # With fewer non-members than 1 / FPR the threshold is above all of them.
-        found = found if low.fpr * self.non_members.numel() >= 1 else ""
+        found = ""
+        if self.has_enough_for(low):
+            found = f"; {100 * low.value:.1f} % of members at {100 * low.fpr:g} % false positives"
         reason = self.verdict.reason
         verdict = f"{self.level} ({reason})" if reason else f"members {self.level}"
         return (
