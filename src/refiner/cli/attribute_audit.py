@@ -17,6 +17,7 @@ from refiner.checks import integer
 from refiner.cli.audit_steps import threat_model
 from refiner.cli.common import console, print_json
 from refiner.cli.interrupt import stopped_audit
+from refiner.cli.membership_audit import is_membership
 from refiner.cli.progress import progress_bar
 from refiner.cli.tabular import check_table_options, is_given, print_table
 from refiner.core import Task
@@ -123,10 +124,12 @@ def _is_asked_for(command: typer.Context, attacks: Sequence[str]) -> bool:
         raise DataError(field="attack", value=NAME, problem=problem)
     if any(named) or (attribute is not None and not attacks):
         return True
-    members = any(attack.partition(":")[0] == "membership" for attack in attacks)
-    for name in ("attribute", "share", *(() if members else ("least_images",))):
+    own = {"attribute": NAME, "share": NAME}
+    if not any(map(is_membership, attacks)):
+        own["least_images"] = f"{NAME} or membership"
+    for name, attack in own.items():
         if is_given(command, name):
-            raise DataError(field=name, value=command.params[name], problem=f"only with --attack {NAME}")
+            raise DataError(field=name, value=command.params[name], problem=f"only with --attack {attack}")
     return False
 
 
