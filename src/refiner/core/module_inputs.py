@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from refiner.core.task import Parameters, Task
 from refiner.errors import DataError
@@ -116,6 +117,11 @@ def first_module_input(task: Task, parameters: Parameters, x: Tensor, module: st
         handle.remove()
     expected = "a module that runs in a pass"
     raise DataError(f"{module}: expected {expected}", field="module", value=module, expected=expected)
+
+
+def mixes_samples(task: Task) -> bool:
+    """Whether what a sample gets depends on the others of its batch, as with batch norm."""
+    return any(isinstance(module, _BatchNorm) for module in task.modules())
 
 
 class _Reached(Exception):

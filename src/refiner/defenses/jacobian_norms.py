@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from refiner.core.module_inputs import module_input
+from refiner.core.module_inputs import mixes_samples, module_input
 from refiner.core.noise import NoiseSource
 from refiner.core.task import Parameters, Task
 from refiner.defenses.receptive_fields import (
@@ -115,7 +114,7 @@ def estimated_norms(
             totals.append(torch.stack(squares).sum(0))
         return (torch.cat(totals) / probes).sqrt().view(*x.shape[:2], -1)
 
-    like = x[0] if _mixes_samples(task) else x[0, :1]
+    like = x[0] if mixes_samples(task) else x[0, :1]
     return task.graphed_call(("estimated", layer, rows), compute, x, _random_signs(noise, probes, like))
 
 
@@ -125,11 +124,7 @@ def _features(task: Task, layer: str, parameters: Parameters) -> Callable[[Tenso
 
 def _groups(task: Task, x: Tensor) -> Sequence[Tensor]:
     """The samples of all victims as one batch, or one batch per victim if batch norm would mix victims."""
-    return x.unbind() if _mixes_samples(task) else (x.flatten(0, 1),)
-
-
-def _mixes_samples(task: Task) -> bool:
-    return any(isinstance(module, _BatchNorm) for module in task.modules())
+    return x.unbind() if mixes_samples(task) else (x.flatten(0, 1),)
 
 
 def _random_signs(noise: NoiseSource, probes: int, like: Tensor) -> Tensor:

@@ -54,15 +54,16 @@ def test_the_descent_is_that_of_a_plain_loop(task: Task) -> None:
     assert layer is not None and isinstance(task.model, nn.Sequential)
     front = task.model[:2]
     target = conv_input(task.unflatten(observation.gradient)[layer.weight][0], layer).float()
-    x = NoiseSource(seed=5).uniform(torch.zeros(1, 1, dtype=torch.long), (3, 8, 8), torch.float32)[0]
-    optimizer, lowest, best = torch.optim.Adam([x], lr=0.2), torch.inf, x
+    noise = NoiseSource(seed=5).uniform(torch.zeros(1, 1, dtype=torch.long), (3, 8, 8), torch.float32)[0]
+    x = 0.45 + 0.1 * noise
+    optimizer, lowest, best = torch.optim.Adam([x], lr=0.1), torch.inf, x
     decay = torch.optim.lr_scheduler.MultiStepLR(optimizer, [6, 10, 14], gamma=0.1)
     for iteration in range(iterations + 1):
         x.requires_grad_()
         activation = front(x)
         smoothness = (x.diff(dim=-1).abs().mean() + x.diff(dim=-2).abs().mean()) / 2
         cosine = torch.cosine_similarity(activation.flatten(), target.flatten(), dim=0)
-        value = 1 - cosine + 0.3 * smoothness
+        value = 1 - cosine + 0.3 * smoothness * min(10 * decay.get_last_lr()[0], 1)
         if float(value.detach()) < lowest:
             lowest, best = float(value.detach()), x.detach().clone()
         (x.grad,) = torch.autograd.grad(value, x)
@@ -73,6 +74,21 @@ def test_the_descent_is_that_of_a_plain_loop(task: Task) -> None:
             x.clamp_(0, 1)
     torch.testing.assert_close(result.x[0], best, atol=1e-4, rtol=0)
     assert float(result.objective[0]) == pytest.approx(lowest, abs=1e-5)
+
+
+def test_a_brightness_that_the_model_does_not_see_is_guessed_by_white() -> None:
+    torch.manual_seed(0)
+    stem = (nn.Conv2d(3, 24, 3, padding=1, bias=False), nn.GroupNorm(2, 24, eps=1e-9), nn.ReLU())
+    model = nn.Sequential(*stem, nn.Conv2d(24, 40, 3, stride=2, padding=1), nn.Flatten(), nn.Linear(640, 10))
+    task = Task(model, example=X[0])
+    brightest = X.flatten(1).amax(1).view(-1, 1, 1, 1, 1)
+    assert float(brightest.min()) < 0.9
+    result = ActivationInversion(iterations=160).reconstruct(observe(task))
+    torch.testing.assert_close(result.x, X / brightest, atol=0.04, rtol=0)
+    centred = ActivationInversion(iterations=20, input_range=(-1.0, 1.0)).reconstruct(
+        observe(task, x=2 * X - 1)
+    )
+    torch.testing.assert_close(centred.x.abs().flatten(1).amax(1), torch.ones(3))
 
 
 def test_the_chunk_changes_nothing_and_channels_have_ranges(task: Task) -> None:

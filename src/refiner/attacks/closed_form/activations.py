@@ -21,15 +21,18 @@ from refiner.attacks.matching.priors import Guess, TotalVariation
 from refiner.attacks.observation import Observation
 from refiner.attacks.threat_model import ThreatModel
 from refiner.core.input_range import UNIT_RANGE, InputRange, from_unit_range
-from refiner.core.module_inputs import first_module_input
+from refiner.core.lbfgs import Evaluate
+from refiner.core.module_inputs import first_module_input, mixes_samples
 from refiner.core.noise import NoiseSource
 from refiner.core.optim import Adam
 from refiner.core.precision import tensor_float32
 from refiner.core.task import Parameters, Task
 from refiner.errors import DataError
 
-# Iterations between two reports of progress.
-_ITERATIONS_PER_BLOCK = 20
+# How grey the first guess is; the rest is noise.
+_GREY = 0.9
+# An image and one half as bright have the same activation if their objectives are so close.
+_SAME = 1e-4
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,9 @@ class ActivationInversion(Attack):
     its activation there has the same direction, as in the inversion of representations by Mahendran and
     Vedaldi (CVPR 2015). Neither step needs the label or second derivatives.
 
-    A model that normalises the output of a first convolution without bias, as the ResNets here, has the same
-    gradient for an image and for a brighter copy of it: the brightness is then a guess.
+    The image starts grey, and a prior for smooth images, which fades, leads it through the layers of a deep
+    model. A model that normalises the output of a first convolution without bias, as the ResNets here, has
+    the same gradient for an image and for a brighter copy of it: its brightest value is then taken as white.
 
     >>> ActivationInversion(iterations=100).name
     'activations'
@@ -58,12 +62,12 @@ class ActivationInversion(Attack):
 
     iterations: int = 500
     """Steps of Adam."""
-    lr: float = 0.2
+    lr: float = 0.1
     """Learning rate of Adam."""
     decayed: bool = True
-    """Whether the learning rate is divided by ten after 3/8, 5/8 and 7/8 of the iterations."""
-    total_variation: float = 1e-2
-    """Weight of the prior; models with batch norm need more, about 0.3."""
+    """Whether learning rate and prior are divided by ten after 3/8, 5/8 and 7/8 of the iterations."""
+    total_variation: float = 0.6
+    """Weight of the prior at first: it leads through the layers of a deep model to an image."""
     input_range: InputRange = UNIT_RANGE
     """The lowest and the highest value of a pixel, or those of every channel: `((l1, …), (h1, …))`."""
 
@@ -129,21 +133,21 @@ class ActivationInversion(Attack):
         self, first: Observation, layer: ConvLayer, pixels: Pixels, ids: Tensor, options: RunOptions
     ) -> DescentState:
         """The images of the victims `ids` whose activations have the directions that their uploads reveal."""
-        task, total = first.task, first.victims * self.iterations
+        task, total, fractions = first.task, first.victims * self.iterations, decay_fractions(self.decayed)
         gradients = task.unflatten(first.gradient[ids])[layer.weight]
         target = torch.stack([conv_input(gradient, layer) for gradient in gradients]).to(first.gradient)
-        evaluate = partial(
-            _evaluate, task, first.parameters, layer, target, TotalVariation(self.total_variation)
-        )
-        project = partial(pixels.project, task)
-        descent = AdamDescent(Adam(lr=self.lr), decay_fractions(self.decayed), self.iterations, project)
-        source = NoiseSource(seed=options.seed)
-        state = descent.init(pixels.initial(task, source, ids[:, None], target.dtype), evaluate)
-        for begin in range(0, self.iterations, _ITERATIONS_PER_BLOCK):
-            until = min(begin + _ITERATIONS_PER_BLOCK, self.iterations)
-            state = descent.advance(state, evaluate, begin, until)
-            options.on_progress(int(ids[0]) * self.iterations + len(ids) * until, total)
-        return state
+        descent = AdamDescent(Adam(lr=self.lr), fractions, self.iterations, partial(pixels.project, task))
+        noise = pixels.initial(task, NoiseSource(seed=options.seed), ids[:, None], target.dtype)
+        start = noise.lerp(noise.new_tensor((pixels.low + pixels.high) / 2), _GREY)
+        evaluate = partial(_evaluate, task, first.parameters, layer, target)
+        state = descent.init(start, partial(evaluate, TotalVariation(self.total_variation)))
+        for begin in range(self.iterations):
+            decay = 0.1 ** sum(begin >= fraction * self.iterations for fraction in fractions)
+            prior = TotalVariation(decay * self.total_variation)
+            state = descent.advance(state, partial(evaluate, prior), begin, begin + 1)
+            options.on_progress(int(ids[0]) * self.iterations + len(ids) * (begin + 1), total)
+        compare = partial(evaluate, TotalVariation(0))
+        return state._replace(best_z=_brightened(state.best_z, pixels, compare))
 
 
 def _evaluate(
@@ -152,12 +156,20 @@ def _evaluate(
     """The objective `[V]` of images `z [V, 1, *input]`, and its gradient."""
     with torch.enable_grad():
         x = z.detach().requires_grad_()
-        # Batch norm uses each victim's own statistics, so that victims can't share a batch.
-        activation = torch.func.vmap(lambda image: first_module_input(task, parameters, image, layer.name))(x)
+        front = partial(first_module_input, task, parameters, module=layer.name)
+        activation = torch.func.vmap(front)(x) if mixes_samples(task) else front(x.flatten(0, 1))
         cosine = torch.cosine_similarity(activation.flatten(1), target.flatten(1))
         value = 1 - cosine + prior(Guess(x, x, task, (), 1))
         (gradient,) = torch.autograd.grad(value.sum(), x)
     return value.detach(), gradient
+
+
+def _brightened(z: Tensor, pixels: Pixels, evaluate: Evaluate) -> Tensor:
+    """Images `z` stretched to the end of the range, where the activation leaves their brightness open."""
+    unseen = (evaluate(z / 2)[0] - evaluate(z)[0]).abs() < _SAME
+    reach = torch.where(z < 0, z / pixels.low, z / pixels.high).flatten(1).amax(1)
+    factor = torch.where(unseen & (reach > 0), 1 / reach, 1)
+    return z * factor.view(-1, *(1 for _ in z.shape[1:]))
 
 
 def _layer(task: Task, attack: str) -> ConvLayer:
