@@ -2,8 +2,9 @@
 
     python benchmarks/front_plot.py docs/results docs/results/front.png
 
-Reads learned.jsonl and known-metric.jsonl (`learned_attack.py`, single images), and utility.jsonl
-(`utility.py`, ten clients × 8,000 rounds; the paper's settings 7,500). A point is a setting: its PMM, the
+Reads learned.jsonl and known-metric.jsonl (`learned_attack.py`, single images), defenses.jsonl
+(`defense_table.py`, tuned InvertingGrad at the initial model), and utility.jsonl (`utility.py`, ten
+clients × 8,000 rounds; the paper's settings 7,500). A point is a setting: its PMM, the
 mean over seeds, and the highest PSNR and top-1 of all attacks at all states of the model. Only settings
 attacked at both states are drawn. Single images are not searched for, so `search=never` has the attacks of
 the same strength and its own PMM. Needs matplotlib, from the extra `plot`. Draws the figure of
@@ -45,6 +46,15 @@ def read(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def tuned_rows(table: list[Row]) -> list[Row]:
+    """The rows of `defense_table.py` in the form of those of `learned_attack.py`."""
+    setting = {"model": "lenet", "state": "initial", "attack": "inverting", "batch": 1}
+    return [
+        setting | {"defense": row["defense"], "PSNR": row["psnr"], "top-1": row["top1_pixels"]}
+        for row in table
+    ]
+
+
 def settings(attacks: list[Row], trainings: list[Row]) -> list[Row]:
     """One point for each setting that was attacked at both states and trained."""
     seeds = defaultdict(list)
@@ -75,12 +85,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("results", type=Path, help="the folder of learned.jsonl and utility.jsonl")
+    parser.add_argument("results", type=Path, help="the folder of the .jsonl files")
     parser.add_argument("out", type=Path, help="a .png file")
     options = parser.parse_args(argv)
     from matplotlib.figure import Figure
 
     attacks = [row for name in ("learned", "known-metric") for row in read(options.results / f"{name}.jsonl")]
+    attacks += tuned_rows(read(options.results / "defenses.jsonl"))
     points = settings(attacks, read(options.results / "utility.jsonl"))
     guess = {"PSNR": attacks[0]["own mean colour"], "top-1": 1 / 1000}
     figure = Figure(figsize=(11, 5.2), dpi=140, layout="constrained")

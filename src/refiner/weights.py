@@ -13,13 +13,16 @@ from refiner.errors import DataError
 Network = TypeVar("Network", bound=nn.Module)
 
 
-def load_frozen(path: Path, make: Callable[[dict[str, Tensor]], Network], what: str) -> Network:
+def load_frozen(
+    path: Path, make: Callable[[dict[str, Tensor]], Network], what: str, *, field: str = "weights"
+) -> Network:
     """A network with the weights of a file, in float32 and evaluation mode, without gradients.
 
     Args:
         path: A safetensors file.
         make: Builds a network that fits the weights.
         what: What the network is, for the error message, such as "a generator".
+        field: The setting that names the file, for the error message.
 
     Returns:
         The network, on the CPU.
@@ -43,7 +46,7 @@ def load_frozen(path: Path, make: Callable[[dict[str, Tensor]], Network], what: 
     except (OSError, SafetensorError, RuntimeError, KeyError, ValueError, TypeError) as error:
         reason = " ".join(str(error).split())[:160]
         problem = f"not {what} ({reason})"
-        raise DataError(field="weights", value=str(path), expected=what, problem=problem) from error
+        raise DataError(field=field, value=str(path), expected=what, problem=problem) from error
     network.requires_grad_(False)
     return network.eval()
 

@@ -337,7 +337,7 @@ def test_networks_lists_what_the_uploads_depend_on(task: Task) -> None:
 
 
 def test_a_missing_statistics_file_is_one_line(task: Task, images: tuple[Tensor, Tensor]) -> None:
-    with pytest.raises(DataError, match="not noise statistics"):
+    with pytest.raises(DataError, match=r"^statistics = '.*': not noise statistics"):
         Refiner(statistics="nowhere.safetensors").protect(task, *images)
 
 

@@ -259,12 +259,13 @@ class Attack(ABC):
         """
         return task
 
-    def send_to(self, task: Task, client: int) -> None:  # noqa: B027 - overriding it is optional
+    def send_to(self, task: Task, client: int, clients: int) -> None:  # noqa: B027 - overriding is optional
         """Set the model of a changed task to what one client of a sum receives; by default all get the same.
 
         Args:
             task: The result of `changed_task`.
             client: The client's number in the sum.
+            clients: The clients of a sum.
         """
 
     @property

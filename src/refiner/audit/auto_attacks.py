@@ -23,7 +23,15 @@ def attacks_to_try(*, on_gpu: bool) -> tuple[str, ...]:
     >>> "learned" in attacks_to_try(on_gpu=False)
     False
     """
-    return ("analytic", "april", "activations", "linear", *(("learned",) if on_gpu else ()), "inverting")
+    return (
+        "analytic",
+        "april",
+        "activations",
+        "spear",
+        "linear",
+        *(("learned",) if on_gpu else ()),
+        "inverting",
+    )
 
 
 def undefended_plans(

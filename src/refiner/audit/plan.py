@@ -147,7 +147,7 @@ class Plan:
         attacker.check_samples(samples)
         attacker.check_labels(protocol.observed(y))
         task = attacker.changed_task(task, samples)
-        attacker.send_to(task, protocol.summed_clients - 1)
+        attacker.send_to(task, 0, protocol.summed_clients)
         checks.integer("seed", seed, 0, SEED_OFFSET - 1)
         original = x.flatten(0, 1).to(torch.float64 if x.dtype == torch.float64 else torch.float32)
         public_images = choose_public_images(

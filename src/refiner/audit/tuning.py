@@ -113,7 +113,8 @@ class Tuning:
         """
         if not tunable(attack):
             raise DataError(
-                f"tune: {attack.name} has no setting that can be tuned (total_variation, lr)", field="tune"
+                f"tune: {attack.name} has no setting that can be tuned, as it matches no gradients",
+                field="tune",
             )
         x, y = with_batch_axis(task, self.x, self.y, "tune.")
         if x.shape[1] != batch:

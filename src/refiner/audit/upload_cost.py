@@ -28,7 +28,7 @@ def measure_upload_cost(
     seed: int,
     chunk: int | None = None,
     protocol: Protocol = FEDSGD,
-    send_to: Callable[[Task, int], None] = lambda task, client: None,
+    send_to: Callable[[Task, int, int], None] = lambda task, client, clients: None,
 ) -> UploadCost:
     """Return how far uploads are from the real gradients, and how long the first client's takes.
 

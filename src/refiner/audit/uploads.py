@@ -35,7 +35,7 @@ def uploads(
     protocol: Protocol = FEDSGD,
     round: int = 0,
     states: ClientStates | None = None,
-    send_to: Callable[[Task, int], None] = lambda task, client: None,
+    send_to: Callable[[Task, int, int], None] = lambda task, client, clients: None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Tensor | None, Observation]:
     """The robust data of all victims, None if the defence crafts none, and what the server observes.
@@ -79,7 +79,7 @@ def uploads(
     robust: list[list[Tensor]] = []
     total, like = None, None
     for client in range(protocol.summed_clients):
-        send_to(task, client)
+        send_to(task, client, protocol.summed_clients)
         # A client of every sum.
         own_x, own_y = x[client :: protocol.summed_clients], y[client :: protocol.summed_clients]
         gradients = []
@@ -93,7 +93,7 @@ def uploads(
             like = like or update.observation
             gradients.append(update.observation.gradient)
         total = torch.cat(gradients) if total is None else total.add_(torch.cat(gradients))
-    send_to(task, 0)
+    send_to(task, 0, protocol.summed_clients)
     on_progress(len(x), len(x))
     assert total is not None and like is not None
     gradient = total / protocol.summed_clients
@@ -156,7 +156,7 @@ def uploads_in_rounds(
                 protocol=protocol,
                 round=number,
                 states=states,
-                send_to=(lambda task, client: None) if attack is None else attack.send_to,
+                send_to=(lambda task, client, clients: None) if attack is None else attack.send_to,
                 on_progress=partial(show, number),
             )
             robust = own if number == 0 else robust

@@ -282,7 +282,9 @@ def audit(
                 )
 
             if AUTO in names:
-                attacks = choose_attacks(make_plan, defenses, iterations, out, chunk, quiet=quiet)
+                attacks = choose_attacks(
+                    make_plan, defenses, iterations, out, chunk, on_gpu=x.is_cuda, quiet=quiet
+                )
             plans = [
                 make_plan(name, attacker, from_robust and attacker is attacks[0])
                 for name in defenses

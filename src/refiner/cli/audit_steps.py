@@ -103,11 +103,12 @@ def choose_attacks(
     out: Path,
     chunk: int | None,
     *,
+    on_gpu: bool,
     quiet: bool,
 ) -> list[Attack]:
     """Run the attacks that apply without a defence, and return those that reveal something."""
     plans, skipped = undefended_plans(
-        partial(make_plan, NoDefense.name), on_gpu=torch.cuda.is_available(), iterations=iterations
+        partial(make_plan, NoDefense.name), on_gpu=on_gpu, iterations=iterations
     )
     # Whatever is wrong with a defence shows now, not after the first attacks.
     defended = [make_plan(name, plan.attack) for name in defenses for plan in plans]

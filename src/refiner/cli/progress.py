@@ -60,10 +60,11 @@ class _Lines(Progress):
 
 
 def _line(task: Task) -> str:
-    """Return "description: done of total, further fields, elapsed time"."""
+    """Return "description: done of total, further fields, elapsed time, remaining time if it is known"."""
     count = f"{task.completed:,.0f}" + ("" if task.total is None else f" of {task.total:,.0f}")
     fields = [str(text) for text in task.fields.values() if text]
-    return ", ".join([f"{task.description}: {count}", *fields, f"{task.elapsed or 0:,.0f} s"])
+    left = [] if not task.time_remaining else [f"about {task.time_remaining:,.0f} s left"]
+    return ", ".join([f"{task.description}: {count}", *fields, f"{task.elapsed or 0:,.0f} s", *left])
 
 
 class Rate(ProgressColumn):

@@ -156,7 +156,10 @@ class NaturalNoise(nn.Module):
             DataError: The file is missing or holds no such statistics.
         """
         return load_frozen(
-            path, lambda tensors: cls(tensors["covariance"], tensors["mean"]), "noise statistics"
+            path,
+            lambda tensors: cls(tensors["covariance"], tensors["mean"]),
+            "noise statistics",
+            field="statistics",
         )
 
     @staticmethod

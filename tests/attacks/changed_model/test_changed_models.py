@@ -82,7 +82,7 @@ def test_loki_reads_all_clients_off_their_sum(task: Task) -> None:
     # The sum is that of a plain loop over clients, each with its own model.
     model, total = changed.model, torch.zeros(changed.size)
     for client in range(3):
-        attack.send_to(changed, client)
+        attack.send_to(changed, client, 3)
         loss = F.cross_entropy(model(x[client]), y[client])
         named = dict(model.named_parameters())
         grads = torch.autograd.grad(loss, [named[name] for name in changed.names])
@@ -172,8 +172,10 @@ def test_bad_settings_and_models_are_one_line(task: Task) -> None:
     with pytest.raises(DataError, match=r"^clients = 3: expected a divisor of the 4 images"):
         Loki(clients=3).changed_task(task, 4)
     changed = Loki(clients=2).changed_task(task, 4)
-    with pytest.raises(DataError, match=r"^clients = 2: expected at least 3"):
-        Loki(clients=2).send_to(changed, 2)
+    with pytest.raises(DataError, match=r"^clients = 2: expected 3, as many as a sum has"):
+        Loki(clients=2).send_to(changed, 0, 3)
+    with pytest.raises(DataError, match=r"^clients = 2: expected 1, as many as a sum has"):
+        audit(task, IMAGES[None, :2], LABELS[None, :2], attack="loki:clients=2", threat=MALICIOUS)
     with pytest.raises(DataError, match=r"^summed_clients = 3: expected a divisor of the 4 clients"):
         Protocol(summed_clients=3).observations(4, 2)
     with pytest.raises(DataError, match=r"^local_steps = 3: expected a divisor of the batch of 4"):

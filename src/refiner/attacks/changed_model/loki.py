@@ -122,21 +122,24 @@ class Loki(Imprint):
         edges = self.edges(samples // self.clients)
         return LokiModule(input_shape, self.clients, edges, self.scale, self.tap)
 
-    def send_to(self, task: Task, client: int) -> None:
+    def send_to(self, task: Task, client: int, clients: int) -> None:
         """Set the model of `task` to what one client of a sum receives.
 
         Args:
             task: The result of `changed_task`.
             client: The client's number in the sum.
+            clients: The clients of a sum.
 
         Raises:
-            DataError: There are more clients than channels for them.
+            DataError: There are channels for another number of clients.
         """
         front = self.front_of(task)
         assert isinstance(front, LokiModule)
-        if client >= front.clients:
+        if clients != front.clients:
             raise DataError(
-                field="clients", value=self.clients, expected=f"at least {client + 1}, the clients of a sum"
+                field="clients",
+                value=self.clients,
+                expected=f"{clients}, as many as a sum has (summed_clients)",
             )
         front.assign(client)
 

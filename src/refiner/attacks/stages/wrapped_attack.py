@@ -74,9 +74,9 @@ class WrappedAttack(Attack):
         """Return the task with the model that the server of the other attack sends."""
         return self.attack.changed_task(task, samples)
 
-    def send_to(self, task: Task, client: int) -> None:
+    def send_to(self, task: Task, client: int, clients: int) -> None:
         """Set the model to what one client of a sum receives from the other attack's server."""
-        self.attack.send_to(task, client)
+        self.attack.send_to(task, client, clients)
 
     @property
     def rounds(self) -> int:

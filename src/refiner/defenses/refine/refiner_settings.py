@@ -150,8 +150,9 @@ class RefinerSettings:
             ),
             # What a match leaves over would carry a spent sample's gradient into later uploads.
             "search_budget": (
-                self.search_budget is not None and (self.warm_start or self.error_feedback),
-                "warm_start = False and error_feedback = False",
+                self.search_budget is not None
+                and (self.warm_start or self.error_feedback or self.search == "never"),
+                "a search, warm_start = False and error_feedback = False",
             ),
             "beta": (self.beta > 0 and natural, "start = 'blend' or 'centred': D can't judge shaped noise"),
             "white": (self.white > 0 and not natural, "start = 'natural'"),
