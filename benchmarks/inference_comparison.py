@@ -2,7 +2,8 @@
 
     python benchmarks/inference_comparison.py --data FOLDER --out FOLDER [--model lenet resnet10]
         [--question membership membership-lfw gender person] [--seeds 1 2 3] [--defenses none refiner …]
-        [--clients 100] [--simulated 600] [--steps 0] [--rounds 1000] [--training-seeds 1]
+        [--membership-attacks likelihood …] [--clients 100] [--simulated 600] [--steps 0] [--rounds 1000]
+        [--training-seeds 1]
 
 Questions: who was in a client's data, of CIFAR-10 (`membership`) and of LFW; and which gender or person a
 client of LFW has. Every seed has other clients and other initial weights; the attacker knows the defence.
@@ -26,7 +27,7 @@ from typing import Any
 import torch
 
 from evaluation_splits import DEFAULT_SEED, FIRST_VICTIM
-from inference_questions import BATCHES, TRAINED_ON, ask, figures
+from inference_questions import BATCHES, TRAINED_ON, ask, default_attack, figures
 from inference_training import defense_of, federated_accuracy, training_data
 from refiner.errors import RefinerError
 from refiner.models import MODELS
@@ -69,7 +70,7 @@ class Rows:
 
 
 def attack_all(
-    rows: Rows, question: str, model: str, seed: int, options: argparse.Namespace, device: str
+    rows: Rows, question: str, model: str, seed: int, attack: str, options: argparse.Namespace, device: str
 ) -> None:
     """Attack every defence that has no row yet; the undefended uploads first, as the control."""
 
@@ -79,6 +80,7 @@ def attack_all(
         return {
             **{"question": question, "model": model, "state": state, "defense": defense},
             **{"most clients": options.clients, "simulated": options.simulated, "seed": seed},
+            "attack": attack,
         }
 
     missing = [text for text in options.defenses if applies(text, question) and not rows.has(settings(text))]
@@ -86,7 +88,7 @@ def attack_all(
         return
     asked = ask(
         question, model, clients=options.clients, simulated=options.simulated, root=options.data, seed=seed,
-        device=device, steps=options.steps,
+        device=device, attack=attack, steps=options.steps,
     )  # fmt: skip
     control = None
     for text in dict.fromkeys(["none", *missing]):
@@ -103,7 +105,6 @@ def attack_all(
         rows.add(
             {
                 **settings(text),
-                "attack": asked.attack,
                 "attacker": "knows the defence",
                 "batch": BATCHES[question],
                 "clients": asked.clients,
@@ -173,6 +174,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--defenses", nargs="+", default=DEFENSES, metavar="NAME:SETTING=VALUE")
     parser.add_argument("--seeds", nargs="*", type=int, default=[DEFAULT_SEED], help="of the attacks; none "
                         "for trainings only; 0 chose the settings")  # fmt: skip
+    parser.add_argument("--membership-attacks", nargs="+", metavar="NAME:SETTING=VALUE", help="others than "
+                        "likelihood")  # fmt: skip
     parser.add_argument("--clients", type=int, default=100, help="at most")
     parser.add_argument("--simulated", type=int, default=600, help="clients that the attack learns from")
     parser.add_argument("--steps", type=int, default=0, help="in which the attacked model learns from public "
@@ -189,7 +192,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     for model in options.model:
         for seed in options.seeds:
             for question in options.question:
-                attack_all(attacks, question, model, seed, options, device)
+                default = [default_attack(question, options.simulated)]
+                about_members = question.startswith("membership")
+                for attack in (about_members and options.membership_attacks) or default:
+                    attack_all(attacks, question, model, seed, attack, options, device)
         if options.rounds:
             for seed in options.training_seeds or options.seeds:
                 for data, batch in dict.fromkeys(

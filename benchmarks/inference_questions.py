@@ -47,7 +47,6 @@ class Question:
         task: The model.
         public: The attacker's images and their labels.
         labelled: What RecUP is fitted to: public images; None if they have no attribute.
-        attack: The attack's name and settings.
         clients: The number of clients.
         audit: `audit(defense=…, control=…)` returns the result for a defence.
     """
@@ -55,7 +54,6 @@ class Question:
     task: Task
     public: tuple[Tensor, Tensor]
     labelled: Labelled | None
-    attack: str
     clients: int
     audit: Callable[..., MembershipAudit | AttributeAudit]
 
@@ -69,6 +67,7 @@ def ask(
     root: Path | None,
     seed: int,
     device: str,
+    attack: str | None = None,
     steps: int = 0,
 ) -> Question:
     """Return a question about clients that are drawn with a seed.
@@ -81,16 +80,22 @@ def ask(
         root: The folder with the datasets' files; None for those of REFINER_DATA or the cache.
         seed: Seed of the clients, the initial weights and the attack.
         device: Where to compute.
+        attack: Another attack than `likelihood` on membership.
         steps: Steps in which the model learns from the attacker's public images before clients get it.
     """
-    asked = _ask(name, model, clients, simulated, root, seed, device)
+    asked = _ask(name, model, clients, attack or default_attack(name, simulated), root, seed, device)
     if steps:
         learn(asked.task, *asked.public, steps=steps, seed=seed)
     return asked
 
 
+def default_attack(name: str, simulated: int) -> str:
+    """Return the attack of a question, which learns from so many simulated clients."""
+    return f"{'attribute' if name in ('gender', 'person') else 'likelihood'}:clients={simulated}"
+
+
 def _ask(
-    name: str, model: str, clients: int, simulated: int, root: Path | None, seed: int, device: str
+    name: str, model: str, clients: int, attack: str, root: Path | None, seed: int, device: str
 ) -> Question:
     batch = BATCHES[name]
     if name in ("gender", "person"):
@@ -99,22 +104,21 @@ def _ask(
             "lfw", name, root=root, clients=clients, batch=batch, seed=seed, **limits
         )
         task = _initial_model(model, people.classes, people.x[0], seed, device)
-        attack = AttributeInference(clients=simulated)
+        simulated = int(attack.rpartition("=")[2])
         audit = partial(
             audit_attribute, task, people.x.to(device), people.y.to(device), people.attribute,
-            public=people.public, groups=people.groups, attack=attack, name=name, seed=seed,
+            public=people.public, groups=people.groups, attack=AttributeInference(clients=simulated),
+            name=name, seed=seed,
         )  # fmt: skip
         labelled = (*people.public, people.groups[1])
-        return Question(
-            task, people.public[:2], labelled, f"attribute:clients={simulated}", len(people.x), audit
-        )
+        return Question(task, people.public[:2], labelled, len(people.x), audit)
     if name == "membership":
         data = load_data("cifar10", "train", root=root)
         candidates, public = unseen_candidates(data.labels), torch.arange(POOL)
     else:
         data = frequent_classes(load_data("lfw", root=root), _LEAST_IMAGES)
         candidates, public = _divided(data.labels, seed)
-    return _membership(data, candidates, public, model, clients, batch, simulated, seed, device)
+    return _membership(data, candidates, public, model, clients, batch, attack, seed, device)
 
 
 def figures(result: MembershipAudit | AttributeAudit) -> dict[str, object]:
@@ -137,11 +141,11 @@ def _membership(
     model: str,
     clients: int,
     batch: int,
-    simulated: int,
+    attack: str,
     seed: int,
     device: str,
 ) -> Question:
-    """The match of likelihoods with members and non-members among candidates."""
+    """An attack on membership with members and non-members among candidates."""
     labels = data.labels[candidates]
     # Every pair has one label.
     pairs = sum(int((labels == label).sum()) // 2 for label in labels.unique().tolist())
@@ -152,7 +156,6 @@ def _membership(
     )
     known = pixels(data.images[public], device)
     task = _initial_model(model, data.classes, x[0], seed, device)
-    attack = f"likelihood:clients={simulated}"
     audit = partial(
         audit_membership, task, x, y.to(device), non_members=(others, y.to(device)),
         public=(known, data.labels[public].to(device)), attack=make_membership_attack(attack), seed=seed,
@@ -162,7 +165,7 @@ def _membership(
         gender = data.attribute("gender")[public]
         is_woman = torch.where(gender < 0, -1, (gender == _WOMAN).long())
         labelled = (known.cpu(), data.labels[public], is_woman, data.labels[public])
-    return Question(task, (known, data.labels[public]), labelled, attack, count, audit)
+    return Question(task, (known, data.labels[public]), labelled, count, audit)
 
 
 def _divided(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
