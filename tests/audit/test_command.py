@@ -128,7 +128,7 @@ def test_without_a_named_attack_those_are_run_that_work_on_the_model(
     result = call(*words, attack="auto", out=tmp_path)
     assert re.search(r"^refiner: this takes about \d+ s$", result.stderr, re.MULTILINE)
     chosen = "attacks: analytic; without effect on this model: inverting"
-    assert f"refiner: {chosen}; not tried: activations, april, learned, linear\n" in result.stderr
+    assert f"refiner: {chosen}; not tried: activations, april, learned, linear, spear\n" in result.stderr
     audits = [AuditResult.load(file) for file in tmp_path.glob("*.json")]
     assert {(audit.defense, audit.attack) for audit in audits} == {
         ("none", "analytic"),

@@ -176,6 +176,15 @@ def test_what_models_say_is_what_plain_pytorch_says(scene: Scene) -> None:
     assert torch.equal(found.correct[2], (scores.argmax(1) == y[2]).float())
 
 
+def test_the_spread_of_a_class_with_few_images_is_drawn_to_that_of_all() -> None:
+    public = torch.tensor([[0.0, 2.0, 10.0, 16.0, 13.0, 13.0]])
+    labels = torch.tensor([0, 0, 1, 1, 1, 2])
+    found = relative_to_class(torch.tensor([[3.0, 14.0]]), torch.tensor([[0, 1]]), public, labels)
+    pooled = (2 + 18) / 3  # three degrees of freedom: one image of the third class has none
+    expected = torch.tensor([[2 / ((2 + 4 * pooled) / 5) ** 0.5, 1 / ((18 + 4 * pooled) / 6) ** 0.5]])
+    torch.testing.assert_close(found, expected)
+
+
 def test_the_likelihood_ratio_is_that_of_normal_densities() -> None:
     draws = torch.randn(8, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     inside = torch.tensor([True, False] * 4)[:, None]

@@ -111,7 +111,9 @@ def test_directions_outside_the_basis_share_a_variance() -> None:
     residuals = torch.randn(200_000, 5, generator=generator, dtype=torch.float64) * deviations
     # Candidates that show the basis differ in the first two directions.
     shown = torch.eye(5, dtype=torch.float64)[:2] * torch.tensor([[2.0], [1.0]], dtype=torch.float64)
-    noise = GaussianNoise(torch.cat([shown, -shown]), residuals, 2, remainder=True)
+    noise = GaussianNoise(torch.cat([shown, -shown]), 2, remainder=True)
+    for part in residuals.split(70_000):
+        noise.add(part)
     observed, predicted = torch.randn(2, 3, 5, generator=generator, dtype=torch.float64)
     exact = torch.distributions.Normal(predicted[None], deviations).log_prob(observed[:, None]).sum(2)
     found = noise.log_likelihoods(observed, predicted)

@@ -81,7 +81,7 @@ def test_bad_input_is_one_line_that_names_it(tmp_path: Path) -> None:
         (lambda: NaturalNoise.fit(torch.full((100, 3, 8, 8), 0.5)), "images", "differ"),
         (lambda: NaturalNoise(torch.zeros(8, 8, 3, 3), torch.zeros(3, 8, 8)), "covariance", "positive"),
         (lambda: NaturalNoise(torch.ones(8, 8, 3, 3), torch.zeros(1, 8, 8)), "covariance", "[C, H, W]"),
-        (lambda: NaturalNoise.load(tmp_path / "none"), "weights", "noise statistics"),
+        (lambda: NaturalNoise.load(tmp_path / "none"), "statistics", "noise statistics"),
     ]
     for attempt, field, text in cases:
         with pytest.raises(DataError) as raised:

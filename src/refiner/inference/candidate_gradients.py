@@ -14,6 +14,8 @@ from refiner.inference.membership import Candidates
 # Values of candidates' gradients that are kept at a time.
 _VALUES_AT_ONCE = 2**26
 _LEAST_SPREAD = 1e-12
+# The variance of all classes counts as much as so many images of a class.
+_POOLED_WEIGHT = 4
 # The fewest public images of a class that have a standard deviation.
 _LEAST_OF_CLASS = 2
 # Public images that stand in for those of a class without any.
@@ -110,7 +112,8 @@ def relative_to_class(scores: Tensor, y: Tensor, public: Tensor, labels: Tensor)
     """Return scores in standard deviations from the mean of public images of the same class.
 
     An upload is aligned with the gradients of all images of the classes in its batch, far more than with
-    others. What is left after the mean of a class is subtracted is about the sample itself.
+    others. What is left after the mean of a class is subtracted is about the sample itself. The variance of a
+    class with few images is drawn towards that of all classes.
 
     Args:
         scores: Of candidates, `[V, K]` or `[V, K, F]`.
@@ -129,6 +132,7 @@ def relative_to_class(scores: Tensor, y: Tensor, public: Tensor, labels: Tensor)
     tensor([[0.0000, 1.4142]])
     """
     result = torch.empty_like(scores)
+    pooled = _pooled_variance(public, labels)
     for label in torch.unique(y).tolist():
         of_class = labels == label
         count = int(of_class.sum())
@@ -138,7 +142,8 @@ def relative_to_class(scores: Tensor, y: Tensor, public: Tensor, labels: Tensor)
             )
             raise DataError(field="public", value=len(labels), problem=problem)
         group = public[:, of_class.to(public.device)]
-        spread = group.std(1, keepdim=True).clamp_min(_LEAST_SPREAD)
+        squares = (count - 1) * group.var(1, keepdim=True) + _POOLED_WEIGHT * pooled
+        spread = (squares / (count - 1 + _POOLED_WEIGHT)).sqrt().clamp_min(_LEAST_SPREAD)
         here = (y == label).to(scores.device)
         result = torch.where(
             here.view(*here.shape, *[1] * (scores.ndim - 2)),
@@ -146,6 +151,16 @@ def relative_to_class(scores: Tensor, y: Tensor, public: Tensor, labels: Tensor)
             result,
         )
     return result
+
+
+def _pooled_variance(public: Tensor, labels: Tensor) -> Tensor:
+    """The variance `[V, 1, …]` of scores around the means of their classes, over all classes."""
+    squares, count = torch.zeros_like(public[:, :1]), 0
+    for label in torch.unique(labels).tolist():
+        group = public[:, (labels == label).to(public.device)]
+        squares += (group - group.mean(1, keepdim=True)).square().sum(1, keepdim=True)
+        count += group.shape[1] - 1
+    return squares / max(count, 1)
 
 
 def with_candidate_classes(images: Tensor, labels: Tensor, y: Tensor, seed: int) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from refiner import checks
 from refiner.attacks import Capability, Observation, Simulator
 from refiner.attacks.learning.simulated_batches import derive_seed, draw_batches, simulate
-from refiner.attacks.learning.upload_statistics import upload_statistics
+from refiner.attacks.learning.upload_statistics import Statistic, upload_statistics
 from refiner.inference.candidate_gradients import (
     relative_to_class,
     sample_gradients,
@@ -20,8 +20,8 @@ from refiner.metrics.likelihood import GaussianNoise
 
 # Candidates whose numbers are kept at a time.
 _CANDIDATES_AT_ONCE = 1024
-# Values of the gradients that show how long inputs of layers are.
-_VALUES_AT_ONCE = 2**26
+# Values of gradients that are kept at a time, and of those that show the directions.
+_VALUES_AT_ONCE, _DIRECTION_VALUES = 2**26, 2**30
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class LikelihoodMatch(MembershipAttack):
     directions: int = 400
     """The most directions of public gradients whose covariance is estimated; all others share a variance."""
     numbers: int = 16384
-    """The most numbers that an upload is projected to."""
+    """The most numbers that uploads of one sample are compared by, where they reveal inputs of layers."""
 
     def __post_init__(self) -> None:
         checks.integer("clients", self.clients, 2)
@@ -79,65 +79,81 @@ class LikelihoodMatch(MembershipAttack):
         public = with_candidate_classes(
             *_rows(simulator, used), candidates.y, derive_seed(facts.seed, self.name, "labels")
         )
-        seed = derive_seed(facts.seed, self.name, "projection")
+        directions = min(self.directions, sum(map(len, passes)) - 1)
         rounds = [
-            _Round(observation, public, self.numbers, seed, facts.steps) for observation in observations
+            _Round(each, public, directions, self._statistic(each, public), facts) for each in observations
         ]
         noise = derive_seed(facts.seed, self.name, "noise")
-        # Residuals are kept instead of uploads, which may be large.
         for rows, found in simulate(simulator, passes, noise, task.size * len(observations)):
             for each, upload in zip(rounds, found.gradients, strict=False):
                 each.add(upload, place[rows])
-        return torch.stack([each.scores(candidates, self.directions) for each in rounds]).mean(0)
+        return torch.stack([each.scores(candidates) for each in rounds]).mean(0)
+
+    def _statistic(self, observation: Observation, public: tuple[Tensor, Tensor]) -> Statistic:
+        """The inputs of layers that an upload of one sample reveals; otherwise the upload itself."""
+        if observation.samples > 1:
+            return lambda upload: upload
+        few = max(2, min(256, _VALUES_AT_ONCE // observation.task.size))
+        images, labels = public
+        some = torch.cat([own for _, own in sample_gradients(observation, images[:few], labels[:few])])
+        _, *inputs = upload_statistics(observation.task, some, self.numbers, seed=0)
+        return inputs[0] if inputs else lambda upload: upload
 
 
 class _Round:
-    """What uploads of one round are compared by, and what the defence and the rest of a batch add to it.
+    """What the defence and the rest of a batch add to the share of one sample in the uploads of a round.
 
     Args:
         observation: The clients' uploads.
         public: Public images and labels.
-        numbers: The most numbers that an upload is projected to.
-        seed: Seed of the projection.
-        steps: Local steps of a client.
+        directions: The most directions of public gradients whose covariance is estimated.
+        statistic: What uploads are compared by.
+        facts: The local steps of a client, and the seed.
     """
 
     def __init__(
-        self, observation: Observation, public: tuple[Tensor, Tensor], numbers: int, seed: int, steps: int
+        self,
+        observation: Observation,
+        public: tuple[Tensor, Tensor],
+        directions: int,
+        statistic: Statistic,
+        facts: RunFacts,
     ) -> None:
-        images, labels = public
-        few = max(2, min(256, _VALUES_AT_ONCE // observation.task.size))
-        some = torch.cat([own for _, own in sample_gradients(observation, images[:few], labels[:few])])
-        statistics = upload_statistics(observation.task, some, numbers, seed)
-        # Of several samples the inputs of a layer are mixed; only the projection, which is linear, adds up.
-        self._statistic = statistics[-1 if observation.samples == 1 else 0]
-        self._observation, self._labels = observation, labels
-        self._share = steps / observation.samples
-        self._public = self._predicted(images, labels)
-        self._residuals: list[Tensor] = []
+        self._observation, self._statistic, self._public = observation, statistic, public
+        self._share = facts.steps / observation.samples
+        self._observed = statistic(observation.gradient)
+        # Small uploads are compared in double precision; of large ones as many show the directions as fit.
+        self._dtype = (
+            torch.float64 if len(public[1]) * observation.task.size <= _VALUES_AT_ONCE else torch.float32
+        )
+        generator = torch.Generator().manual_seed(derive_seed(facts.seed, "likelihood", "directions"))
+        fitting = max(2, _DIRECTION_VALUES // observation.task.size)
+        some = torch.randperm(len(public[1]), generator=generator)[:fitting]
+        shown = self._predicted(*(part[some.to(part.device)] for part in public))
+        self._noise = GaussianNoise(shown, directions, remainder=True)
 
     def add(self, uploads: Tensor, firsts: Tensor) -> None:
-        """Keep what simulated uploads `[n, N]` have besides the share of one public image of each."""
-        seen = self._statistic(uploads.to(self._observation.gradient)).double()
-        self._residuals.append(seen - self._public[firsts.to(seen.device)])
+        """Count what simulated uploads `[n, N]` have besides the share of one public image of each."""
+        seen = self._statistic(uploads.to(self._observation.gradient)).to(self._dtype)
+        self._noise.add(seen - self._predicted(*(part[firsts.to(part.device)] for part in self._public)))
 
-    def scores(self, candidates: Candidates, directions: int) -> Tensor:
+    def scores(self, candidates: Candidates) -> Tensor:
         """Return the relative log-likelihoods `[V, K]` of candidates."""
-        noise = GaussianNoise(self._public, torch.cat(self._residuals), directions, remainder=True)
-        observed = self._statistic(self._observation.gradient).double()
-        found = []
-        chunk = max(1, _CANDIDATES_AT_ONCE // candidates.y.shape[1])
-        for first in range(0, len(observed), chunk):
-            rows = slice(first, first + chunk)
+        observed = self._observed.to(self._dtype)
+        found, others = [], []
+        at_once = max(1, min(_CANDIDATES_AT_ONCE, _VALUES_AT_ONCE // self._observation.task.size))
+        for rows in torch.split(torch.arange(len(observed)), max(1, at_once // candidates.y.shape[1])):
             x, y = candidates.x[rows], candidates.y[rows]
-            own = self._predicted(x.flatten(0, 1), y.flatten())
-            found.append(noise.log_likelihoods(observed[rows], own.view(*y.shape, -1)))
-        others = noise.log_likelihoods(observed, self._public)
-        return relative_to_class(torch.cat(found), candidates.y, others, self._labels)
+            own = self._predicted(x.flatten(0, 1), y.flatten()).view(*y.shape, -1)
+            found.append(self._noise.log_likelihoods(observed[rows], own))
+        images, labels = self._public
+        for rows in torch.split(torch.arange(len(labels)), at_once):
+            others.append(self._noise.log_likelihoods(observed, self._predicted(images[rows], labels[rows])))
+        return relative_to_class(torch.cat(found), candidates.y, torch.cat(others, dim=1), labels)
 
     def _predicted(self, x: Tensor, y: Tensor) -> Tensor:
-        """The share of single samples in an upload, `[S, D]` in float64."""
-        parts = [self._statistic(own).double() for _, own in sample_gradients(self._observation, x, y)]
+        """The share of single samples in an upload, `[S, D]`."""
+        parts = [self._statistic(own).to(self._dtype) for _, own in sample_gradients(self._observation, x, y)]
         return self._share * torch.cat(parts)
 
 

@@ -45,7 +45,8 @@ def identify_by_likelihood(
     checks.integer("directions", directions, 1)
     checks.integer("chunk", chunk, 1)
     observed, predicted, residuals = _checked(observed, predicted, residuals)
-    noise = GaussianNoise(predicted, residuals, directions)
+    noise = GaussianNoise(predicted, min(directions, len(residuals) - 1))
+    noise.add(residuals)
     ranks = []
     for begin in range(0, len(observed), chunk):
         # The log-likelihood up to what all candidates share.
@@ -57,58 +58,76 @@ class GaussianNoise:
     """Gaussian noise with the mean and covariance of residuals, in the directions that tell candidates apart.
 
     With `remainder`, all other directions count too, with one variance for all of them: noise that is the
-    same in every direction hides least where few candidates differ.
+    same in every direction hides least where few candidates differ. Residuals are added a part at a time, and
+    not kept.
 
     Args:
-        predicted: `[M, D]` in float64, what is expected for candidates, which differ most in some directions.
-        residuals: `[R, D]` in float64, R ≥ 2, observations less their predictions.
-        directions: The most directions whose covariance is estimated.
+        predicted: `[M, D]`, what is expected for candidates, which differ most in some directions.
+        directions: The most directions whose covariance is estimated; fewer than there will be residuals.
         remainder: Whether the other directions count.
 
     >>> draws = torch.Generator().manual_seed(0)
     >>> candidates, residuals = torch.randn(2, 50, 20, generator=draws, dtype=torch.float64)
-    >>> GaussianNoise(candidates, residuals, 10).log_likelihoods(candidates[:3], candidates).shape
+    >>> noise = GaussianNoise(candidates, 10)
+    >>> noise.add(residuals)
+    >>> noise.log_likelihoods(candidates[:3], candidates).shape
     torch.Size([3, 50])
     """
 
-    def __init__(
-        self, predicted: Tensor, residuals: Tensor, directions: int, *, remainder: bool = False
-    ) -> None:
-        self._mean = residuals.mean(0)
-        self._basis = _directions(predicted, min(directions, len(residuals) - 1))
-        noise = (residuals - self._mean) @ self._basis
-        covariance = noise.mT @ noise / (len(noise) - 1)
-        variances = covariance.diagonal()
-        kept = len(noise) / (len(noise) + self._basis.shape[1])
-        covariance = kept * covariance + (1 - kept) * variances.diag()
-        scale = torch.maximum(variances.max(), predicted.square().mean()).clamp_min(1e-30)
-        covariance = covariance + _LEAST_VARIANCE * scale * torch.eye(len(variances)).to(noise)
-        self._root: Tensor = torch.linalg.cholesky(covariance)
-        self._remainder: Tensor | None = None
-        others = residuals.shape[1] - self._basis.shape[1]
-        if remainder and others:
-            outside = (residuals - self._mean).square().sum() - noise.square().sum()
-            variance = outside / ((len(noise) - 1) * others)
-            self._remainder = variance.clamp_min(float(_LEAST_VARIANCE * scale))
+    def __init__(self, predicted: Tensor, directions: int, *, remainder: bool = False) -> None:
+        self._basis = _directions(predicted, directions)
+        self._least, self._remainder = float(predicted.square().mean()), remainder
+        self._coordinates: list[Tensor] = []
+        self._total, self._squares = torch.zeros_like(predicted[0], dtype=torch.float64), 0.0
+
+    def add(self, residuals: Tensor) -> None:
+        """Count residuals `[R, D]`: observations less their predictions."""
+        self._coordinates.append((residuals @ self._basis).double())
+        self._total += residuals.sum(0)
+        self._squares += float(residuals.square().sum(1).double().sum())
 
     def log_likelihoods(self, observed: Tensor, predicted: Tensor) -> Tensor:
         """Return log-likelihoods up to a constant of each observation.
 
         Args:
-            observed: `[N, D]` in float64.
+            observed: `[N, D]`.
             predicted: What is expected for candidates, `[M, D]` for all observations or `[N, M, D]`.
 
         Returns:
-            `[N, M]`.
+            `[N, M]` in float64.
         """
-        centred = observed - self._mean
-        inside, expected = centred @ self._basis, predicted @ self._basis
-        found = _log_density(_whiten(self._root, inside), _whiten(self._root, expected))
-        if self._remainder is not None:
+        root, variance = self._fitted()
+        centred = observed - self._mean.to(observed)
+        inside, expected = (centred @ self._basis).double(), (predicted @ self._basis).double()
+        found = _log_density(_whiten(root, inside), _whiten(root, expected))
+        if self._remainder and self._outside:
             # What all directions say less what those of the basis do.
-            outside = _log_density(centred, predicted) - _log_density(inside, expected)
-            found = found + outside / self._remainder
+            outside = _log_density(centred, predicted).double() - _log_density(inside, expected)
+            found = found + outside / variance
         return found
+
+    @property
+    def _outside(self) -> int:
+        """The number of directions that are not in the basis."""
+        return self._basis.shape[0] - self._basis.shape[1]
+
+    @property
+    def _mean(self) -> Tensor:
+        return self._total / sum(map(len, self._coordinates))
+
+    def _fitted(self) -> tuple[Tensor, float]:
+        """The root of the covariance in the basis `[k, k]`, and the variance of each other direction."""
+        noise = torch.cat(self._coordinates)
+        noise = noise - noise.mean(0)
+        covariance = noise.mT @ noise / (len(noise) - 1)
+        variances = covariance.diagonal()
+        kept = len(noise) / (len(noise) + len(variances))
+        covariance = kept * covariance + (1 - kept) * variances.diag()
+        least = _LEAST_VARIANCE * max(float(variances.max()), self._least, 1e-30)
+        root: Tensor = torch.linalg.cholesky(covariance + least * torch.eye(len(variances)).to(noise))
+        around_mean = self._squares - len(noise) * float(self._mean.square().sum())
+        outside = around_mean - float(noise.square().sum())
+        return root, max(outside / ((len(noise) - 1) * max(self._outside, 1)), least)
 
 
 def _log_density(rows: Tensor, candidates: Tensor) -> Tensor:
@@ -127,7 +146,7 @@ def _directions(predicted: Tensor, count: int) -> Tensor:
     # From the smaller of the two matrices of products.
     values, vectors = torch.linalg.eigh(centred @ centred.mT)
     values, vectors = values.flip(0)[:rank], vectors.flip(1)[:, :rank]
-    found = values > 1e-12 * values[0].clamp_min(1e-30)
+    found = values > 10 * torch.finfo(values.dtype).eps * values[0].clamp_min(1e-30)
     found[0] = True
     basis: Tensor = centred.mT @ vectors[:, found]
     return torch.nn.functional.normalize(basis, dim=0, eps=1e-30)
