@@ -120,3 +120,14 @@ def test_directions_outside_the_basis_share_a_variance() -> None:
     torch.testing.assert_close(found - found[:, :1], exact - exact[:, :1], atol=0.1, rtol=0.02)
     each = noise.log_likelihoods(observed, predicted.expand(3, 3, 5))
     torch.testing.assert_close(each, found)
+
+
+def test_single_precision_compares_as_double_does() -> None:
+    scales = torch.logspace(0, -3, 40, dtype=torch.float64)[:, None]
+    candidates, residuals = scales * draws(40, 20_000, seed=1), 0.1 * draws(60, 20_000, seed=2)
+    found = []
+    for dtype in (torch.float64, torch.float32):
+        noise = GaussianNoise(candidates.to(dtype), 30, remainder=True)
+        noise.add(residuals.to(dtype))
+        found.append(noise.log_likelihoods((candidates[:5] + residuals[:5]).to(dtype), candidates.to(dtype)))
+    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-3 * float(found[0].abs().max()))

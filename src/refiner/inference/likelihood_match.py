@@ -21,7 +21,7 @@ from refiner.metrics.likelihood import GaussianNoise
 # Candidates whose numbers are kept at a time.
 _CANDIDATES_AT_ONCE = 1024
 # Values of gradients that are kept at a time, and of those that show the directions.
-_VALUES_AT_ONCE, _DIRECTION_VALUES = 2**26, 2**30
+_VALUES_AT_ONCE, _DIRECTION_VALUES = 2**26, 2**29
 
 
 @dataclass(frozen=True)

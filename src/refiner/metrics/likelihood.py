@@ -9,6 +9,8 @@ from refiner.metrics.ranks import Identification, ranks_of_own
 
 # Added to variances as a share of the largest: without any noise the match is by distance.
 _LEAST_VARIANCE = 1e-9
+# Columns whose products are summed at a time.
+_COLUMNS_AT_ONCE = 2**14
 
 
 def identify_by_likelihood(
@@ -143,12 +145,13 @@ def _directions(predicted: Tensor, count: int) -> Tensor:
     if centred.shape[1] <= len(centred):
         vectors: Tensor = torch.linalg.eigh(centred.mT @ centred)[1]
         return vectors.flip(1)[:, :rank]
-    # From the smaller of the two matrices of products.
-    values, vectors = torch.linalg.eigh(centred @ centred.mT)
+    # From the smaller of the two matrices of products, which are exact for single precision too.
+    parts = (part.double() for part in torch.split(centred, _COLUMNS_AT_ONCE, dim=1))
+    values, vectors = torch.linalg.eigh(torch.stack([part @ part.mT for part in parts]).sum(0))
     values, vectors = values.flip(0)[:rank], vectors.flip(1)[:, :rank]
-    found = values > 10 * torch.finfo(values.dtype).eps * values[0].clamp_min(1e-30)
+    found = values > (1e-12 if centred.dtype == torch.float64 else 1e-8) * values[0].clamp_min(1e-30)
     found[0] = True
-    basis: Tensor = centred.mT @ vectors[:, found]
+    basis: Tensor = centred.mT @ vectors[:, found].to(centred)
     return torch.nn.functional.normalize(basis, dim=0, eps=1e-30)
 
 

@@ -97,6 +97,8 @@ def test_a_budget_and_error_feedback_contradict_each_other() -> None:
         SettingError, match=r"^search_budget = 1: possible only with .* error_feedback = False$"
     ):
         Refiner(search_budget=1)
+    with pytest.raises(SettingError, match=r"^search_budget = 1: possible only with a search, "):
+        Refiner(search_budget=1, search="never", error_feedback=False)
 
 
 @given(
