@@ -60,12 +60,13 @@ def test_gender_is_found_without_a_defence_and_not_in_noise(lfw: Path, tmp_path:
         "2",
     )
     result = audit(lfw, *words, "--defense", "none", "--defense", noise, "--out", tmp_path, "--json")
-    record = json.loads(result.stdout)
+    printed = json.loads(result.stdout)
+    record = printed["attribute"]
     plain, noisy = record["audits"]
     assert plain["level"] == "found" and plain["auc"]["value"] > 0.9 and noisy["level"] == "not found"
     assert noisy["undefended"] == plain["auc"] and plain["clients"] == 24 and "48 people" in record["source"]
-    assert json.loads((tmp_path / "attribute" / "results.json").read_text())["audits"] == record["audits"]
-    assert "What uploads reveal of an attribute: gender" in Path(record["report"]).read_text()
+    assert json.loads((tmp_path / "attribute" / "results.json").read_text()) == record
+    assert "What uploads reveal of an attribute: gender" in Path(printed["report"]).read_text()
     assert "none: gender found in 24 uploads" in result.stderr
 
 
@@ -90,6 +91,23 @@ def test_an_interrupted_audit_continues(lfw: Path, tmp_path: Path, monkeypatch: 
     record = json.loads((tmp_path / "attribute" / "results.json").read_text())
     assert [row["defense"] for row in record["audits"]] == ["gq", "none"]
     assert 'class="band"' in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("reconstruction", [(), ("--attack", "linear", "--public-images", "100")])
+def test_questions_and_reconstructions_share_a_report(
+    reconstruction: tuple[str, ...], lfw: Path, tmp_path: Path
+) -> None:
+    words = ("--attack", "attribute:clients=8,epochs=1,max_features=4", "--attribute", "gender")
+    words += ("--attack", "membership:method=alignment", "--defense", "none", *reconstruction)
+    result = audit(lfw, *words, "--batch", "2", "--victims", "4", "--out", tmp_path, "--json")
+    record = json.loads(result.stdout)
+    for question in ("attribute", "membership"):
+        assert record[question] == json.loads((tmp_path / question / "results.json").read_text())
+        assert [row["defense"] for row in record[question]["audits"]] == ["none"]
+    page = Path(record["report"]).read_text()
+    assert "Who has the attribute: gender" in page and "Who was a member" in page
+    assert ("audits" in record) == ("can be reconstructed" in page) == bool(reconstruction)
 
 
 def test_recup_is_fitted_to_the_public_people_of_an_audit(lfw: Path, tmp_path: Path) -> None:
@@ -133,12 +151,16 @@ def test_the_number_of_people_in_a_batch_tells_nothing(lfw: Path) -> None:
 def test_wrong_options_are_one_line(lfw: Path, tmp_path: Path) -> None:
     cases = [
         (("--attack", "attribute"), "--attack = 'attribute': needs --attribute NAME, such as gender of lfw"),
-        (("--attack", "attribute", "--attack", "dlg"), "expected no other attack beside it"),
+        (
+            ("--attack", "attribute", "--attack", "attribute:epochs=3", "--attribute", "gender"),
+            "--attack = 'attribute:epochs=3': expected attribute once",
+        ),
         (
             ("--attack", "dlg", "--attribute", "gender"),
             "--attribute = 'gender': only with --attack attribute",
         ),
         (("--share",), "--share = True: only with --attack attribute"),
+        (("--attack", "atribute"), "--attack = 'atribute': unknown; did you mean 'attribute'?"),
         (("--attribute", "age"), "--attribute = 'age': expected one of gender, person"),
         (("--attribute", "gender", "--size", "8"), "--size = 8: does not apply to an attribute"),
         (("--attribute", "gender", "--deny", "public"), "attribute needs public"),

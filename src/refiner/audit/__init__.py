@@ -16,6 +16,7 @@ from refiner.audit.membership import (
     Training,
     audit_membership,
     load_membership_images,
+    write_membership_report,
 )
 from refiner.audit.plan import Plan
 from refiner.audit.protocol import Protocol
@@ -65,5 +66,6 @@ __all__ = [
     "undefended_plans",
     "working_attacks",
     "write_attribute_report",
+    "write_membership_report",
     "write_report",
 ]

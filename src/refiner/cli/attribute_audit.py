@@ -1,6 +1,5 @@
 """`refiner audit --attack attribute --attribute NAME`: whether uploads reveal a property of a client."""
 
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,20 +10,20 @@ from rich.progress import Progress, TaskID
 
 from refiner.audit.attribute.audit import audit_attribute
 from refiner.audit.attribute.clients import AttributeClients, load_attribute_clients
-from refiner.audit.attribute.report import COLUMNS, attribute_rows, write_attribute_report
+from refiner.audit.attribute.report import COLUMNS, attribute_page, attribute_rows
 from refiner.audit.attribute.result import AttributeAudit
 from refiner.checks import integer
 from refiner.cli.audit_steps import threat_model
-from refiner.cli.common import console, print_json
+from refiner.cli.inference_answers import InferenceAnswers
 from refiner.cli.interrupt import stopped_audit
 from refiner.cli.membership_audit import is_membership
 from refiner.cli.progress import progress_bar
-from refiner.cli.tabular import check_table_options, is_given, print_table
+from refiner.cli.tabular import is_given, print_table
 from refiner.core import Task
 from refiner.core.determinism import deterministic_algorithms
+from refiner.data.data_name import SAMPLE
 from refiner.defenses import make_defense
 from refiner.errors import DataError
-from refiner.files import write_atomically
 from refiner.inference import AttributeInference
 from refiner.models import build_model
 from refiner.registry import make_by_name
@@ -39,24 +38,19 @@ DEFENSES = ("none", "refiner")
 _BATCH, _CLIENTS = 8, 100
 
 
-def audits_attribute(command: typer.Context, device: torch.device) -> bool:
-    """Audit an attribute, if the options of `refiner audit` ask for one, and return whether they do.
-
-    Prints a table, and writes `report.html` and `attribute/results.json`.
+def answer_attribute(command: typer.Context, attack: str, device: torch.device) -> InferenceAnswers:
+    """Return what uploads reveal of an attribute, behind every defence of the options of `refiner audit`.
 
     Args:
         command: The command that was run.
+        attack: The attack, as from `attribute_attack`.
         device: Where to compute.
 
     Raises:
         RefinerError: An option or the data are wrong.
     """
     given = command.params
-    attacks: list[str] = given["attack"] or []
-    if not _is_asked_for(command, attacks):
-        return False
-    check_table_options(command, OPTIONS, "an attribute")
-    attacker = make_by_name({NAME: AttributeInference}, "attack", attacks[0] if attacks else NAME)
+    attacker = make_by_name({NAME: AttributeInference}, "attack", attack)
     threat = threat_model(given["grant"] or (), given["deny"] or ())
     names = list(dict.fromkeys(given["defense"] or DEFENSES))
     for name in names:
@@ -66,7 +60,8 @@ def audits_attribute(command: typer.Context, device: torch.device) -> bool:
     root, weights = (None if given[name] is None else Path(given[name]) for name in ("root", "weights"))
     with deterministic_algorithms(given["deterministic"], device):
         people = load_attribute_clients(
-            given["data"] or "lfw",
+            # Attacks beside this one have the same images.
+            given["data"] or ("lfw" if len(given["attack"] or ()) < 2 else SAMPLE),
             given["attribute"],
             root=root,
             clients=given["victims"] if is_given(command, "victims") else _CLIENTS,
@@ -89,8 +84,12 @@ def audits_attribute(command: typer.Context, device: torch.device) -> bool:
             seed=given["seed"],
         )
         results = _run_all(partial(audit, folder=Path(given["out"]) / NAME), names, quiet=given["quiet"])
-    _show(results, people.source, Path(given["out"]), as_json=given["as_json"])
-    return True
+    return InferenceAnswers(
+        NAME,
+        {"source": people.source, "audits": [result.record() for result in results]},
+        attribute_page(results, people.source),
+        lambda: print_table(COLUMNS, attribute_rows(results), ("defence", "attribute", "verdict"), ()),
+    )
 
 
 def attribute_task(
@@ -113,38 +112,32 @@ def attribute_task(
     return Task(network.to(device), example=people.x[0].to(device))
 
 
-def _is_asked_for(command: typer.Context, attacks: Sequence[str]) -> bool:
-    """Whether the options ask for an attribute; raises if they ask for something else as well."""
+def attribute_attack(command: typer.Context, attacks: Sequence[str]) -> str | None:
+    """Return the attack that infers an attribute, if the options ask for one.
+
+    Args:
+        command: The command that was run.
+        attacks: All its attacks; with none, `--attribute` alone asks for it.
+
+    Raises:
+        DataError: It is named twice, or without its attribute, or an option of it is given without it.
+    """
     attribute = command.params["attribute"]
-    named = [attack.partition(":")[0] == NAME for attack in attacks]
-    if any(named) and not all(named):
-        raise DataError(field="attack", value=NAME, expected="no other attack beside it")
-    if any(named) and attribute is None:
+    named = [attack for attack in attacks if attack.partition(":")[0] == NAME]
+    if len(named) > 1:
+        raise DataError(field="attack", value=named[1], expected=f"{NAME} once")
+    if named and attribute is None:
         problem = "needs --attribute NAME, such as gender of lfw"
         raise DataError(field="attack", value=NAME, problem=problem)
-    if any(named) or (attribute is not None and not attacks):
-        return True
+    if named or (attribute is not None and not attacks):
+        return named[0] if named else NAME
     own = {"attribute": NAME, "share": NAME}
     if not any(map(is_membership, attacks)):
         own["least_images"] = f"{NAME} or membership"
     for name, attack in own.items():
         if is_given(command, name):
             raise DataError(field=name, value=command.params[name], problem=f"only with --attack {attack}")
-    return False
-
-
-def _show(results: Sequence[AttributeAudit], source: str, out: Path, *, as_json: bool) -> None:
-    """Write the report and the record, and print the table or the record."""
-    page = write_attribute_report(out / "report.html", results, source)
-    record = {"source": source, "audits": [result.record() for result in results]}
-    text = json.dumps(record, indent=1, ensure_ascii=False)
-    # `refiner compare` reads the files in the folder itself, which are audits of images.
-    write_atomically(out / "attribute" / "results.json", f"{text}\n".encode())
-    if as_json:
-        print_json({**record, "report": page})
-        return
-    print_table(COLUMNS, attribute_rows(results), ("defence", "attribute", "verdict"), ())
-    console.print(f"Report: {page}", highlight=False, soft_wrap=True)
+    return None
 
 
 def _run_all(

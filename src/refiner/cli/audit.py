@@ -172,7 +172,6 @@ def audit(
         from refiner.attacks import Attack, attack_with_iterations, tunable
         from refiner.audit import Plan, Protocol, load_victims, write_report
         from refiner.audit.auto_attacks import AUTO
-        from refiner.cli.attribute_audit import audits_attribute
         from refiner.cli.audit_steps import (
             checked_defenses,
             choose_attacks,
@@ -183,7 +182,7 @@ def audit(
             warn_of_noise,
         )
         from refiner.cli.audit_table import print_results, results_record
-        from refiner.cli.membership_audit import membership_of
+        from refiner.cli.inference_audits import inference_of
         from refiner.core import Task
         from refiner.core.determinism import deterministic_algorithms
         from refiner.data.csv_table import table_path
@@ -216,11 +215,9 @@ def audit(
                 quiet=quiet,
             )
             return
-        if audits_attribute(command, torch_device):
-            return
         check_no_target(target)
-        membership = membership_of(command, torch_device)
-        if membership.is_all:
+        answers, reconstructing = inference_of(command, torch_device)
+        if answers and not reconstructing:
             return
         # Before anything else runs on the GPU, since its first operations fix the available algorithms.
         with deterministic_algorithms(deterministic, torch_device):
@@ -228,7 +225,7 @@ def audit(
                 threat_model(grant or (), deny or ()),
                 Protocol(local_steps, lr, summed_clients),
             )
-            names = dict.fromkeys(membership.others or (AUTO,))
+            names = dict.fromkeys(reconstructing or (AUTO,))
             attacks = [attack_with_iterations(name, iterations) for name in names if name != AUTO]
             learns = (from_robust or AUTO in names) or any(
                 not attacker.needs.isdisjoint({"public", "defense"}) for attacker in attacks
@@ -293,13 +290,15 @@ def audit(
             warn_of_noise(plans)
             results = run_plans(plans, out, chunk, control=not no_control, quiet=quiet)
         pmm = report_pmm(results, [name for name in defenses for _ in attacks], trained)
-        page = write_report(
-            out / "report.html", results, images.source, pmm=pmm, further=membership.sections()
-        )
-        membership.save(out)
+        further = [section for answer in answers for section in answer.page.sections]
+        page = write_report(out / "report.html", results, images.source, pmm=pmm, further=further)
+        for answer in answers:
+            answer.save(out)
         if as_json:
-            print_json({**results_record(results), "pmm": pmm, **membership.record(), "report": page})
+            records = {answer.question: answer.record for answer in answers}
+            print_json({**results_record(results), "pmm": pmm, **records, "report": page})
             return
         print_results(results)
-        membership.print()
+        for answer in answers:
+            answer.show()
         console.print(f"Report: {page}", highlight=False, soft_wrap=True)

@@ -1,8 +1,7 @@
 """`refiner audit --attack membership[:method=NAME]`: do uploads tell which images a client trained on?"""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -12,16 +11,11 @@ from rich.progress import Progress, TaskID
 
 from refiner.audit import MembershipAudit, Protocol, Training, audit_membership
 from refiner.audit.membership.images import load_membership_images
-from refiner.audit.membership.report import (
-    COLUMNS,
-    membership_rows,
-    membership_sections,
-    strongest,
-    write_membership_report,
-)
+from refiner.audit.membership.report import COLUMNS, membership_page, membership_rows, strongest
 from refiner.checks import integer
 from refiner.cli.audit_steps import checked_defenses, threat_model
-from refiner.cli.common import console, print_json
+from refiner.cli.common import console
+from refiner.cli.inference_answers import InferenceAnswers
 from refiner.cli.interrupt import stopped_audit
 from refiner.cli.model_options import parse_numbers
 from refiner.cli.progress import progress_bar
@@ -29,12 +23,10 @@ from refiner.cli.tabular import is_given, print_table
 from refiner.core import Task
 from refiner.core.determinism import deterministic_algorithms
 from refiner.errors import DataError
-from refiner.files import write_atomically
 from refiner.inference import MembershipAttack, make_membership_attack
 from refiner.models import build_model
 from refiner.models.build import check_model_classes
 from refiner.registry import parse_settings
-from refiner.report import Section
 
 NAME = "membership"
 METHOD = "likelihood"
@@ -69,81 +61,10 @@ def membership_attack(text: str) -> MembershipAttack:
     return make_membership_attack(str(settings.pop("method", METHOD)), **settings)
 
 
-@dataclass(frozen=True)
-class MembershipRun:
-    """The membership audits of one command, which may be none."""
-
-    results: list[MembershipAudit]
-    source: str
-    """Where their images come from."""
-    others: list[str]
-    """The other attacks of the command."""
-
-    @property
-    def is_all(self) -> bool:
-        """Whether the command has no other attacks."""
-        return bool(self.results) and not self.others
-
-    def sections(self) -> Sequence[Section]:
-        """The sections of a report."""
-        return membership_sections(self.results) if self.results else ()
-
-    def record(self) -> dict[str, object]:
-        """The audits as JSON values; empty if there are none."""
-        audits = [result.record() for result in self.results]
-        return {"membership": {"source": self.source, "audits": audits}} if audits else {}
-
-    def save(self, out: Path) -> None:
-        """Write `membership/results.json` below `out`, if there are audits."""
-        if self.results:
-            text = json.dumps(self.record()[NAME], indent=1, ensure_ascii=False)
-            # `refiner compare` reads the files in the folder itself, which are audits of images.
-            write_atomically(out / NAME / "results.json", f"{text}\n".encode())
-
-    def print(self) -> None:
-        """Print the table of the audits, and a sentence for each defence."""
-        if self.results:
-            hidden = () if console.width >= _WIDE else ("95 % interval", "blind", "balanced accuracy")
-            print_table(COLUMNS, membership_rows(self.results), ("defence", "attack", "verdict"), hidden)
-        for result in strongest(self.results):
-            console.print(result.sentence, highlight=False, markup=False)
-
-
-def membership_of(command: typer.Context, device: torch.device) -> MembershipRun:
-    """Return the membership audits that the options of `refiner audit` ask for.
-
-    If they ask for nothing else, the results are written and printed.
-
-    Args:
-        command: The command that was run.
-        device: Where to compute.
-
-    Raises:
-        RefinerError: An option or the data are wrong.
-    """
-    attacks: list[str] = command.params["attack"] or []
-    members = [name for name in attacks if is_membership(name)]
-    others = [name for name in attacks if not is_membership(name)]
-    _check_options(command, members, others)
-    if not members:
-        return MembershipRun([], "", others)
-    results, source = _run(command, members, device)
-    run, out = MembershipRun(results, source, others), Path(command.params["out"])
-    if run.is_all:
-        page = write_membership_report(out / "report.html", results, source)
-        run.save(out)
-        if command.params["as_json"]:
-            print_json({**run.record(), "report": page})
-        else:
-            run.print()
-            console.print(f"Report: {page}", highlight=False, soft_wrap=True)
-    return run
-
-
-def _run(
+def answer_membership(
     command: typer.Context, attacks: Sequence[str], device: torch.device
-) -> tuple[list[MembershipAudit], str]:
-    """Return the audits of all defences against all membership attacks, and the source of the images.
+) -> InferenceAnswers:
+    """Return what uploads reveal of membership, behind every defence of the options of `refiner audit`.
 
     Args:
         command: The command that was run.
@@ -153,6 +74,23 @@ def _run(
     Raises:
         RefinerError: An option or the data are wrong.
     """
+    results, source = _run(command, attacks, device)
+    record = {"source": source, "audits": [result.record() for result in results]}
+    return InferenceAnswers(NAME, record, membership_page(results, source), partial(_print, results))
+
+
+def _print(results: Sequence[MembershipAudit]) -> None:
+    """Print the table of the audits, and a sentence for each defence."""
+    hidden = () if console.width >= _WIDE else ("95 % interval", "blind", "balanced accuracy")
+    print_table(COLUMNS, membership_rows(results), ("defence", "attack", "verdict"), hidden)
+    for result in strongest(results):
+        console.print(result.sentence, highlight=False, markup=False)
+
+
+def _run(
+    command: typer.Context, attacks: Sequence[str], device: torch.device
+) -> tuple[list[MembershipAudit], str]:
+    """The audits of all defences against all membership attacks, and the source of the images."""
     given = command.params
     defenses = checked_defenses(given["defense"])
     methods = {text: membership_attack(text) for text in attacks}
@@ -251,7 +189,7 @@ def _shown(text: str, attack: MembershipAttack) -> str:
     return f"{attack.name}:{given}" if given else attack.name
 
 
-def _check_options(command: typer.Context, members: Sequence[str], others: Sequence[str]) -> None:
+def check_membership_options(command: typer.Context, members: Sequence[str], others: Sequence[str]) -> None:
     """Raise a DataError if an option was given that says nothing for these attacks.
 
     Args:

@@ -62,7 +62,7 @@ def attribute_sections(results: Sequence[AttributeAudit]) -> list[Section]:
     """
     rows = attribute_rows(results)
     sections: list[Section] = [
-        Table("What every defence leaves", COLUMNS, rows, definitions=list(DEFINITIONS))
+        Table(f"Who has the attribute: {results[0].attribute}", COLUMNS, rows, definitions=list(DEFINITIONS))
     ]
     curves = [(result.defense, series) for result in results if (series := _series(result)) is not None]
     undefended = [replace(series, name="without a defence") for name, series in curves if name == "none"]
@@ -92,8 +92,18 @@ def write_attribute_report(path: Path, results: Sequence[AttributeAudit], source
     Raises:
         DataError: The file can't be written.
     """
+    return write_page(path, attribute_page(results, source))
+
+
+def attribute_page(results: Sequence[AttributeAudit], source: str = "") -> Page:
+    """Return the report of the audits of one attribute.
+
+    Args:
+        results: The audits, at least one.
+        source: Where the images come from, as shown on the page.
+    """
     first = results[0]
-    page = Page(
+    return Page(
         title=f"What uploads reveal of an attribute: {first.attribute}",
         summary=" ".join(result.sentence for result in results),
         facts=[
@@ -105,4 +115,3 @@ def write_attribute_report(path: Path, results: Sequence[AttributeAudit], source
         sections=attribute_sections(results),
         made=datetime.now(UTC).replace(microsecond=0),
     )
-    return write_page(path, page)

@@ -2,6 +2,7 @@
 
 from refiner.audit.membership.audit import audit_membership
 from refiner.audit.membership.images import MembershipImages, load_membership_images
+from refiner.audit.membership.report import write_membership_report
 from refiner.audit.membership.result import MembershipAudit
 from refiner.audit.membership.uploads import Training
 
@@ -11,4 +12,5 @@ __all__ = [
     "Training",
     "audit_membership",
     "load_membership_images",
+    "write_membership_report",
 ]

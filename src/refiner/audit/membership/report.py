@@ -105,8 +105,18 @@ def write_membership_report(path: Path, results: Sequence[MembershipAudit], sour
     Raises:
         DataError: The file can't be written.
     """
+    return write_page(path, membership_page(results, source))
+
+
+def membership_page(results: Sequence[MembershipAudit], source: str = "") -> Page:
+    """Return the report of membership audits of the same clients.
+
+    Args:
+        results: The audits, at least one.
+        source: Where the images come from, as shown on the page.
+    """
     first = results[0]
-    page = Page(
+    return Page(
         title="What uploads reveal of membership",
         summary=" ".join(result.sentence for result in strongest(results)),
         facts=[
@@ -119,7 +129,6 @@ def write_membership_report(path: Path, results: Sequence[MembershipAudit], sour
         sections=membership_sections(results),
         made=datetime.now(UTC).replace(microsecond=0),
     )
-    return write_page(path, page)
 
 
 def _series(result: MembershipAudit, name: str) -> RocSeries:
