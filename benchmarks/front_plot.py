@@ -29,7 +29,11 @@ COLOURS = {
     "refiner, white": "#ff9da7",
     "refiner-paper": "#f28e2b",
 }
-WHITE = "refiner:start=centred,alpha=2.2"
+# What utility.jsonl calls white noise that was trained with before its settings had these names.
+TRAINED_AS = {
+    "refiner:start=centred,alpha=2.2": "refiner, white",
+    "refiner:start=centred,alpha=1.8": "refiner, white:alpha=1.8",
+}
 NEVER = {
     "refiner:search=never": "refiner",
     "refiner:search=never,alpha=2": "refiner:alpha=2",
@@ -65,7 +69,9 @@ def settings(attacks: list[Row], trainings: list[Row]) -> list[Row]:
     by_defense = defaultdict(list)
     for row in attacks:
         if row["batch"] == 1 and row["model"] == "lenet" and row["attack"] in ATTACKS:
-            by_defense["refiner, white" if row["defense"] == WHITE else row["defense"]].append(row)
+            by_defense[row["defense"]].append(row)
+    for name, trained_as in TRAINED_AS.items():
+        kept[name] = kept[trained_as]
     for name, attacked_as in NEVER.items():
         kept[name.replace(":search=", ", ")] = kept[name]
         by_defense[name.replace(":search=", ", ")] = by_defense[attacked_as]
@@ -78,6 +84,8 @@ def settings(attacks: list[Row], trainings: list[Row]) -> list[Row]:
 
 def family(defense: str) -> str:
     """The defence without its strength."""
+    if defense.startswith("refiner:start=centred"):
+        return "refiner, white"
     return "refiner, never" if defense.startswith("refiner, never") else defense.partition(":")[0]
 
 
