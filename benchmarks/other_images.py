@@ -1,0 +1,84 @@
+"""What the default leaves of images that are not like CIFAR-10: faces, house numbers, skin, tissue.
+
+    python benchmarks/other_images.py --out FOLDER [--data lfw svhn …] [--defenses refiner refiner:alpha=5 …]
+        [--victims 200]
+
+Single images of untrained LeNets with ten classes, attacked by `linear`, which learns from other images of
+the same data and knows the defence. Classes are the data's own, modulo ten: the model is not trained, and
+the 5,749 people of LFW would make it another model. "predicted PSNR" is what `refiner noise predict` says.
+Data are found as by `refiner audit`, in the folders of REFINER_DATA. One row for each of the data and
+defences, in other-images.jsonl, which docs/results/learned.md shows.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from refiner.audit import audit, load_victims
+from refiner.core import Task
+from refiner.defenses import Refiner, make_defense
+from refiner.models import make_model
+from refiner.shaped_noise import predict_psnr
+from rows import append_rows
+
+DATA = ("cifar10", "cifar100", "svhn", "lfw", "ham10000", "pathmnist")
+CLASSES = 10
+MEANS = {"psnr": "PSNR", "blind_psnr": "blind PSNR", "ssim": "SSIM", "blind_ssim": "blind SSIM"}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", nargs="+", default=list(DATA))
+    parser.add_argument(
+        "--defenses", nargs="+", default=["none", "refiner", "refiner:alpha=4", "refiner:alpha=5"]
+    )
+    parser.add_argument("--victims", type=int, default=200)
+    parser.add_argument("--public-images", type=int, default=3000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(argv)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    for name in options.data:
+        images = load_victims(
+            name, victims=options.victims, public_images=options.public_images, seed=options.seed
+        )
+        assert images.pool is not None and images.public is not None
+        x, y = images.x.to(device), images.y.to(device) % CLASSES
+        pool = (images.pool[0].to(device), images.pool[1].to(device) % CLASSES)
+        torch.manual_seed(options.seed)
+        model = make_model("lenet", classes=CLASSES, input_shape=tuple(x.shape[2:])).to(device)
+        task = Task(model, example=x[0])
+        control = None
+        for text in dict.fromkeys(["none", *options.defenses]):
+            result = audit(
+                task,
+                x,
+                y,
+                defense=text,
+                attack="linear",
+                public=images.public.to(device),
+                pool=pool,
+                seed=options.seed,
+                control=True if control is None else control,
+            )
+            control = control or result
+            row: dict[str, object] = {"data": name, "defense": text, "victims": len(x), "pool": len(pool[1])}
+            row |= {shown: round(result.means[kept].value, 4) for kept, shown in MEANS.items()}
+            for share in ("visible", "identifiable"):
+                found = getattr(result.verdict, share)
+                row |= {share: found.value, f"{share} low": found.low, f"{share} high": found.high}
+            defense = make_defense(text)
+            if isinstance(defense, Refiner):
+                row["predicted PSNR"] = predict_psnr(pool[0][:2000].cpu(), strength=defense.alpha).wiener_psnr
+            row |= {"verdict": result.verdict.level, "seed": options.seed}
+            print(json.dumps(row), flush=True)
+            append_rows(options.out / "other-images.jsonl", [row])
+
+
+if __name__ == "__main__":
+    main()
