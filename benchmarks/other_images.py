@@ -6,6 +6,7 @@
 Single images of untrained LeNets with ten classes, attacked by `linear`, which learns from other images of
 the same data and knows the defence. Classes are the data's own, modulo ten: the model is not trained, and
 the 5,749 people of LFW would make it another model. "predicted PSNR" is what `refiner noise predict` says.
+FITTED in the settings of a defence stands for a file with statistics of the public images of these data.
 Data are found as by `refiner audit`, in the folders of REFINER_DATA. One row for each of the data and
 defences, in other-images.jsonl, which docs/results/learned.md shows.
 """
@@ -21,7 +22,7 @@ from refiner.audit import audit, load_victims
 from refiner.core import Task
 from refiner.defenses import Refiner, make_defense
 from refiner.models import make_model
-from refiner.shaped_noise import predict_psnr
+from refiner.shaped_noise import NaturalNoise, predict_psnr
 from rows import append_rows
 
 DATA = ("cifar10", "cifar100", "svhn", "lfw", "ham10000", "pathmnist")
@@ -36,7 +37,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--data", nargs="+", default=list(DATA))
     parser.add_argument(
-        "--defenses", nargs="+", default=["none", "refiner", "refiner:alpha=4", "refiner:alpha=5"]
+        "--defenses",
+        nargs="+",
+        default=["refiner", "refiner:alpha=4", "refiner:alpha=5", "refiner:statistics=FITTED"],
     )
     parser.add_argument("--victims", type=int, default=200)
     parser.add_argument("--public-images", type=int, default=3000)
@@ -53,13 +56,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         torch.manual_seed(options.seed)
         model = make_model("lenet", classes=CLASSES, input_shape=tuple(x.shape[2:])).to(device)
         task = Task(model, example=x[0])
+        file = options.out / f"{name}-noise.safetensors"
+        options.out.mkdir(parents=True, exist_ok=True)
+        NaturalNoise.fit(pool[0].cpu()).save(file)
         control = None
         for text in dict.fromkeys(["none", *options.defenses]):
+            defense = make_defense(text.replace("FITTED", str(file)))
             result = audit(
                 task,
                 x,
                 y,
-                defense=text,
+                defense=defense,
                 attack="linear",
                 public=images.public.to(device),
                 pool=pool,
@@ -72,9 +79,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             for share in ("visible", "identifiable"):
                 found = getattr(result.verdict, share)
                 row |= {share: found.value, f"{share} low": found.low, f"{share} high": found.high}
-            defense = make_defense(text)
             if isinstance(defense, Refiner):
-                row["predicted PSNR"] = predict_psnr(pool[0][:2000].cpu(), strength=defense.alpha).wiener_psnr
+                noise = NaturalNoise.load(file) if "FITTED" in text else None
+                left = predict_psnr(pool[0][:2000].cpu(), noise, strength=defense.alpha)
+                row["predicted PSNR"] = left.wiener_psnr
             row |= {"verdict": result.verdict.level, "seed": options.seed}
             print(json.dumps(row), flush=True)
             append_rows(options.out / "other-images.jsonl", [row])
