@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from torch import Tensor, nn
 
@@ -246,6 +246,14 @@ class Attack(ABC):
         Args:
             labels: Those of the clients of an audit `[V, B]`, or of the clients of each sum.
         """
+
+    def prepared(self, public: Tensor) -> Self:
+        """Return the attack with settings that fit images like the public ones; by default itself.
+
+        Args:
+            public: Public images `[N, C, H, W]` that are granted to the attacker.
+        """
+        return self
 
     def changed_task(self, task: Task, samples: int) -> Task:
         """Return the task with the model that the server sends to clients; the default is `task` itself.

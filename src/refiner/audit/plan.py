@@ -146,13 +146,15 @@ class Plan:
         _, samples = protocol.observations(*y.shape)
         attacker.check_samples(samples)
         attacker.check_labels(protocol.observed(y))
-        task = attacker.changed_task(task, samples)
-        attacker.send_to(task, 0, protocol.summed_clients)
-        checks.integer("seed", seed, 0, SEED_OFFSET - 1)
         original = x.flatten(0, 1).to(torch.float64 if x.dtype == torch.float64 else torch.float32)
         public_images = choose_public_images(
             original, public, None if pool is None else checked_pool(pool)[0]
         )
+        if granted.public and public_images.candidates is not None:
+            attacker = attacker.prepared(public_images.candidates)
+        task = attacker.changed_task(task, samples)
+        attacker.send_to(task, 0, protocol.summed_clients)
+        checks.integer("seed", seed, 0, SEED_OFFSET - 1)
         with deterministic_algorithms(checks.flag("deterministic", deterministic), x.device):
             scorer = Scorer.create(original, public_images, metrics, thresholds or Thresholds())
         defense_name = short_name(defense) if isinstance(defense, str) else defender.name

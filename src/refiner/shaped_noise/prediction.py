@@ -39,8 +39,8 @@ class Prediction:
             return None
         return (
             f"noise of strength {self.strength:g} leaves {self.wiener_psnr:.1f} dB of these images, "
-            f"{excess:.1f} dB more than a blind guess: raise the strength, or fit its statistics to your own kind of images with "
-            "`refiner noise fit`"
+            f"{excess:.1f} dB more than a blind guess: raise the strength, or fit its statistics to your own "
+            "kind of images with `refiner noise fit`"
         )
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from refiner.attacks import Attack, Imprint, Loki, Observation, ThreatModel, TrapWeights, make_attack
 from refiner.attacks.changed_model.front_module import brightness_edges
-from refiner.audit import audit
+from refiner.audit import Plan, audit
 from refiner.audit.protocol import Protocol
 from refiner.audit.uploads import uploads
 from refiner.core import Task
@@ -42,13 +42,37 @@ def test_imprint_reads_every_image_that_is_alone_in_its_bin(task: Task) -> None:
     attack, x, y = Imprint(bins=3), IMAGES.view(3, 8, 3, 8, 8), LABELS.view(3, 8)
     changed = attack.changed_task(task, samples=8)
     result = attack.reconstruct(observe(changed, x, y), threat=MALICIOUS)
-    bins = torch.bucketize(x.flatten(2).double().mean(2), brightness_edges(24, attack.mean, attack.std))
+    bins = torch.bucketize(x.flatten(2).double().mean(2), brightness_edges(24, 0.473, 0.125))
     alone = (bins[:, :, None] == bins[:, None]).sum(2) == 1
     assert int(alone.sum()) >= 12  # of 24
     assert float(error_of_each(result.x, x)[alone].max()) < 1e-3
     # A bin with two images gives a mixture.
     assert float(error_of_each(result.x, x)[~alone].min()) > 1e-3
     assert not bool(result.diverged.any()) and float(result.objective.max()) < 1e-5
+
+
+@pytest.mark.parametrize("attack", ["imprint", "loki"])
+def test_the_bins_of_an_audit_fit_the_public_images(attack: str) -> None:
+    """Dark images all share the bins of CIFAR-10's brightness; an attacker knows better."""
+    dark = 0.2 * F.avg_pool2d(SAMPLE.images[:24], 2)
+    torch.manual_seed(0)
+    task = Task(MLP(input_shape=(3, 16, 16), hidden=16), example=dark[:1])
+    read = []
+    for public in (True, False):
+        threat = ThreatModel(changed_model=True, public=public)
+        plan = Plan.of(task, dark[None, :8], LABELS[None, :8], attack=attack, public=dark[8:], threat=threat)
+        expected = pytest.approx(float(dark[8:].mean())) if public else None
+        assert plan.attack.settings()["mean"] == expected
+        seen = Observation.of(plan.task, NoDefense().protect(plan.task, plan.x, plan.y))
+        found = plan.attack.reconstruct(seen, threat=MALICIOUS).x
+        read.append(int((error_of_each(found, dark[None, :8]) < 1e-3).sum()))
+    assert read[0] >= 4 > read[1]
+
+
+def test_a_stage_passes_the_public_images_on() -> None:
+    prepared = make_attack("imprint:std=0.3+denoiser").prepared(0.2 * IMAGES)
+    assert prepared.settings()["imprint.mean"] == pytest.approx(float(0.2 * IMAGES.mean()))
+    assert prepared.settings()["imprint.std"] == 0.3
 
 
 def test_a_batch_of_one_class_is_read_as_well(task: Task) -> None:
@@ -169,7 +193,7 @@ def test_bad_settings_and_models_are_one_line(task: Task) -> None:
         make_attack("loki:bins=100000")
     with pytest.raises(DataError, match=r"^input shape = \[4\]: expected images"):
         Loki().check(rows)
-    with pytest.raises(DataError, match=r"^clients = 3: expected a divisor of the 4 images"):
+    with pytest.raises(DataError, match=r"^clients = 3: expected as many as a sum has .*its 4 images"):
         Loki(clients=3).changed_task(task, 4)
     changed = Loki(clients=2).changed_task(task, 4)
     with pytest.raises(DataError, match=r"^clients = 2: expected 3, as many as a sum has"):

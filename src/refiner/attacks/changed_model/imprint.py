@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -11,6 +11,9 @@ from torch import Tensor
 from refiner import checks
 from refiner.attacks.changed_model.front_attack import FrontAttack
 from refiner.attacks.changed_model.front_module import ReadableUnits, brightness_edges, brightness_units
+
+# Mean and standard deviation of the mean brightness of its images.
+_CIFAR10_BRIGHTNESS = 0.473, 0.125
 
 
 class ImprintModule(ReadableUnits):
@@ -45,20 +48,42 @@ class Imprint(FrontAttack):
 
     bins: int = 16
     """Bins for each image of a batch: the more, the fewer images share one."""
-    mean: float = 0.473
-    """The mean of the images' mean brightness, by default CIFAR-10's."""
-    std: float = 0.125
-    """Its standard deviation; more behind a defence whose noise changes the brightness."""
+    mean: float | None = None
+    """The mean of the images' mean brightness; None for that of public images, or CIFAR-10's without any."""
+    std: float | None = None
+    """Its standard deviation, likewise; more behind a defence whose noise changes the brightness."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         checks.integer("bins", self.bins, 1, 1000)
-        checks.number("std", self.std, 0, 1e3, above=True)
-        checks.number("mean", self.mean, -1e3, 1e3)
+        if self.std is not None:
+            checks.number("std", self.std, 0, 1e3, above=True)
+        if self.mean is not None:
+            checks.number("mean", self.mean, -1e3, 1e3)
+
+    def prepared(self, public: Tensor) -> Self:
+        """Return the attack with the brightness of the public images, where none is set.
+
+        Args:
+            public: Public images `[N, C, H, W]`.
+        """
+        brightness = public.flatten(1).mean(1)
+        mean, std = float(brightness.mean()), float(brightness.std(correction=0))
+        return replace(
+            self,
+            mean=mean if self.mean is None else self.mean,
+            # Images of one brightness leave the width of the bins as it is.
+            std=(std or None) if self.std is None else self.std,
+        )
 
     def edges(self, samples: int) -> Tensor:
         """Return the edges of the bins for so many images."""
-        return brightness_edges(self.bins * samples, self.mean, self.std)
+        mean, std = _CIFAR10_BRIGHTNESS
+        return brightness_edges(
+            self.bins * samples,
+            mean if self.mean is None else self.mean,
+            std if self.std is None else self.std,
+        )
 
     def front(self, input_shape: tuple[int, ...], samples: int) -> ReadableUnits:
         """Return the bins for inputs of a shape and batches of so many images."""

@@ -117,7 +117,7 @@ class Loki(Imprint):
             raise DataError(
                 field="clients",
                 value=self.clients,
-                expected=f"a divisor of the {samples} images of a sum: the clients that are summed",
+                expected=f"as many as a sum has (summed_clients), which divide its {samples} images",
             )
         edges = self.edges(samples // self.clients)
         return LokiModule(input_shape, self.clients, edges, self.scale, self.tap)

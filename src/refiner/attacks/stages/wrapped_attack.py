@@ -1,8 +1,8 @@
 """The base class of attacks that prepare or restore what another attack does."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
 
 from torch import Tensor, nn
 
@@ -69,6 +69,10 @@ class WrappedAttack(Attack):
     def check_labels(self, labels: Tensor) -> None:
         """Raise if the other attack can't read batches with such labels."""
         self.attack.check_labels(labels)
+
+    def prepared(self, public: Tensor) -> Self:
+        """Return the same with the other attack's settings made to fit the public images."""
+        return replace(self, attack=self.attack.prepared(public))
 
     def changed_task(self, task: Task, samples: int) -> Task:
         """Return the task with the model that the server of the other attack sends."""
