@@ -163,6 +163,11 @@ def test_wrong_options_are_one_line(lfw: Path, tmp_path: Path) -> None:
         (("--attack", "atribute"), "--attack = 'atribute': unknown; did you mean 'attribute'?"),
         (("--attribute", "age"), "--attribute = 'age': expected one of gender, person"),
         (("--attribute", "gender", "--size", "8"), "--size = 8: does not apply to an attribute"),
+        (
+            (*("--attack", "attribute", "--attribute", "gender", "--attack", "membership"), "--epochs", "3"),
+            "--epochs = 3: does not apply to an attribute: audit it in a command of its own",
+        ),
+        (("--attribute", "gender", "--mean", "0.5", "--std", "0"), "std = 0.0: expected a number in"),
         (("--attribute", "gender", "--deny", "public"), "attribute needs public"),
         (("--attribute", "gender", "--defense", "recup"), "recup needs fitted attribute classifiers"),
         (

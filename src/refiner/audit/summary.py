@@ -79,7 +79,7 @@ def verdict_note(results: Sequence[AuditResult]) -> str:
     metrics = result.settings.get("metrics")
     limits = metrics if isinstance(metrics, Mapping) else {}
     scores = [
-        f"a PSNR of {limits.get('psnr', 0):g} dB",
+        f"a PSNR of {limits.get('psnr', 0):g} dB with an SSIM of {limits.get('structure', 0):g}",
         *([f"an LPIPS of {limits.get('lpips', 0):g}"] if "lpips" in limits.get("names", ()) else []),
         f"an SSIM of {limits.get('ssim', 0):g}",
     ]

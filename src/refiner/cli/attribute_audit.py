@@ -17,6 +17,7 @@ from refiner.cli.audit_steps import threat_model
 from refiner.cli.inference_answers import InferenceAnswers
 from refiner.cli.interrupt import stopped_audit
 from refiner.cli.membership_audit import is_membership
+from refiner.cli.model_options import parse_numbers
 from refiner.cli.progress import progress_bar
 from refiner.cli.tabular import is_given, print_table
 from refiner.core import Task
@@ -30,9 +31,12 @@ from refiner.registry import make_by_name
 
 NAME = AttributeInference.name
 OPTIONS = (
-    *("out", "data", "root", "model", "weights", "defense", "attack", "victims", "batch", "grant", "deny"),
-    *("attribute", "share", "least_images", "seed", "device", "deterministic", "as_json", "quiet"),
+    *("out", "data", "root", "model", "weights", "mean", "std", "defense", "attack", "victims", "batch"),
+    *("grant", "deny", "attribute", "share", "least_images", "seed", "device", "deterministic"),
+    *("as_json", "quiet"),
 )
+OF_OTHER_CLIENTS = ("rounds", "epochs", "local_steps", "summed_clients", "size", "classes")
+"""What beside other attacks would give an attribute's clients another model or training than theirs."""
 DEFENSES = ("none", "refiner")
 # An image alone has no attribute of its batch; the intervals of few clients say nothing.
 _BATCH, _CLIENTS = 8, 100
@@ -72,7 +76,15 @@ def answer_attribute(command: typer.Context, attack: str, device: torch.device) 
         )
         audit = partial(
             audit_attribute,
-            attribute_task(people, given["model"], weights, given["seed"], device),
+            attribute_task(
+                people,
+                given["model"],
+                weights,
+                given["seed"],
+                device,
+                mean=parse_numbers("mean", given["mean"]),
+                std=parse_numbers("std", given["std"]),
+            ),
             people.x.to(device),
             people.y.to(device),
             people.attribute,
@@ -93,7 +105,14 @@ def answer_attribute(command: typer.Context, attack: str, device: torch.device) 
 
 
 def attribute_task(
-    people: AttributeClients, model: str, weights: Path | None, seed: int, device: torch.device
+    people: AttributeClients,
+    model: str,
+    weights: Path | None,
+    seed: int,
+    device: torch.device,
+    *,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
 ) -> Task:
     """Return the model for the task of these people; the same for the same seed.
 
@@ -103,12 +122,15 @@ def attribute_task(
         weights: Its weights; None draws them from the seed.
         seed: The seed of the initial weights.
         device: Where to compute.
+        mean: What the model subtracts from each channel first; None for nothing.
+        std: What it divides each channel by; None for nothing.
 
     Raises:
         RefinerError: The model or its weights don't fit.
     """
     torch.manual_seed(seed)
-    network = build_model(model, people.classes, tuple(people.x.shape[2:]), weights=weights)
+    shape = tuple(people.x.shape[2:])
+    network = build_model(model, people.classes, shape, weights=weights, mean=mean, std=std)
     return Task(network.to(device), example=people.x[0].to(device))
 
 

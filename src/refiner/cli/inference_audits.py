@@ -9,11 +9,12 @@ from refiner.attacks import ATTACKS
 from refiner.audit.auto_attacks import AUTO
 from refiner.checks import unknown_name
 from refiner.cli import attribute_audit, membership_audit
-from refiner.cli.attribute_audit import OPTIONS, answer_attribute, attribute_attack
+from refiner.cli.attribute_audit import OF_OTHER_CLIENTS, OPTIONS, answer_attribute, attribute_attack
 from refiner.cli.common import console, print_json
 from refiner.cli.inference_answers import InferenceAnswers, joint_page
 from refiner.cli.membership_audit import answer_membership, check_membership_options, is_membership
-from refiner.cli.tabular import check_table_options
+from refiner.cli.tabular import check_table_options, is_given
+from refiner.errors import DataError
 from refiner.report import write_page
 
 
@@ -44,6 +45,10 @@ def inference_of(command: typer.Context, device: torch.device) -> tuple[list[Inf
         check_table_options(command, OPTIONS, "an attribute")
     else:
         check_membership_options(command, members, others)
+        for name in OF_OTHER_CLIENTS if about_attribute else ():
+            if is_given(command, name):
+                problem = "does not apply to an attribute: audit it in a command of its own"
+                raise DataError(field=name, value=command.params[name], problem=problem)
     answers = []
     if members:
         answers.append(answer_membership(command, members, device))

@@ -74,7 +74,7 @@ def predict_command(
             print_json({**asdict(prediction), "warning": prediction.warning})
             return
         rows = {
-            "best linear estimate from the noisy images": prediction.wiener_psnr,
+            f"best linear estimate under noise of strength {prediction.strength:g}": prediction.wiener_psnr,
             "blind guess: their own mean colour": prediction.own_colour_psnr,
             "blind guess: the mean image": prediction.mean_image_psnr,
         }

@@ -65,7 +65,7 @@ def predict_psnr(
     images: Tensor,
     statistics: NaturalNoise | None = None,
     *,
-    strength: float = 2.0,
+    strength: float = 3.0,
     white: float = 0.0,
     seed: int = 0,
 ) -> Prediction:
