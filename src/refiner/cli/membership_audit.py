@@ -81,8 +81,14 @@ def answer_membership(
 
 def _print(results: Sequence[MembershipAudit]) -> None:
     """Print the table of the audits, and a sentence for each defence."""
-    hidden = () if console.width >= _WIDE else ("95 % interval", "blind", "balanced accuracy")
-    print_table(COLUMNS, membership_rows(results), ("defence", "attack", "verdict"), hidden)
+    rows = membership_rows(results)
+    rates = [index for index, name in enumerate(COLUMNS) if name.startswith("TPR")]
+    empty = [COLUMNS[index] for index in rates if all(row[index] == "–" for row in rows)]
+    hidden = list(empty)
+    if console.width < _WIDE:
+        # An interval has room where no rate is shown.
+        hidden += ["blind", "balanced accuracy", *(["95 % interval"] if len(empty) < len(rates) else [])]
+    print_table(COLUMNS, rows, ("defence", "attack", "verdict"), hidden)
     for result in strongest(results):
         console.print(result.sentence, highlight=False, markup=False)
 
