@@ -122,15 +122,22 @@ def _ask(
 
 
 def figures(result: MembershipAudit | AttributeAudit) -> dict[str, object]:
-    """Return the AUC with its interval, that without a defence, and the verdict, as columns of a row."""
+    """Return the AUC with its interval, those of the control and a blind attack, rates and the verdict."""
     if isinstance(result, AttributeAudit):
         return scores(result)
-    auc = result.auc
+    auc, accuracy = result.auc, result.balanced_accuracy
+    rates = {
+        f"TPR at {100 * point.fpr:g} % FPR": point.value
+        for point in result.tpr
+        if result.has_enough_for(point)
+    }
     return {
         "verdict": result.level,
         "undefended": result.undefended.value,
         **{"AUC": auc.value, "AUC low": auc.low, "AUC high": auc.high},
-        "TPR at 1 % FPR": result.tpr[0].value,
+        "blind AUC": None if result.blind is None else result.blind.value,
+        "balanced accuracy": None if accuracy is None else accuracy.value,
+        **rates,
     }
 
 
