@@ -51,6 +51,7 @@ def test_rewriting_an_up_to_date_copy_changes_nothing(tool: ModuleType, copy: Pa
     assert {path: path.read_text() for path in copy.rglob("*.md")} == before
 
 
+@pytest.mark.processes
 def test_a_changed_row_fails_the_check_and_changes_tables_and_inline_values(
     tool: ModuleType, copy: Path
 ) -> None:

@@ -87,6 +87,7 @@ def test_results_depend_on_the_seed_only(task: Task, sample: Sample) -> None:
     assert one.settings == again.settings != other.settings
 
 
+@pytest.mark.processes
 def test_batches_are_matched_to_their_originals_before_scoring(task: Task, sample: Sample) -> None:
     x, y = sample.images[:4].view(2, 2, 3, 32, 32), sample.labels[:4].view(2, 2)
     result = audit(task, x, y, defense="none", attack=replace(QUICK, iterations=20))

@@ -94,6 +94,7 @@ def test_command_writes_the_report(tmp_path: Path) -> None:
     assert [rounds for rounds, _ in record["losses"]] == [1, 2] and "Test loss" in html
 
 
+@pytest.mark.processes
 @pytest.mark.browser
 def test_report_in_a_browser(browser: "Browser", tmp_path: Path) -> None:
     outcome = replace(OUTCOME, losses=[(2, 2.2), (4, 1.9)])

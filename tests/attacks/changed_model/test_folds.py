@@ -86,6 +86,7 @@ def test_a_search_gives_images_away_however_strong_its_noise(task: Task) -> None
     assert one < 17 and six > 25, (one, six)
 
 
+@pytest.mark.processes
 def test_without_a_search_three_uploads_tell_what_one_tells(task: Task) -> None:
     one, three = (mean_psnr(attacked(task, "refiner:search=never", Folds(uploads=n))) for n in (1, 3))
     assert abs(three - one) < 0.5 and three < 17

@@ -96,6 +96,7 @@ def test_images_come_back_for_every_form_of_the_embedding(embed: str, tokens: in
     assert_exact(UserViT(embed, tokens, positions))
 
 
+@pytest.mark.processes
 def test_images_come_back_from_a_trained_and_from_a_normalised_model() -> None:
     model = small_vit()
     assert_exact(model)

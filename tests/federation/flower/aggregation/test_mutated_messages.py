@@ -148,6 +148,7 @@ def test_the_server_survives_any_reply_and_uses_the_honest_ones() -> None:
         assert all("\n" not in reason and "\x1b" not in reason for reason in result.rejected.values())
 
 
+@pytest.mark.processes
 def test_a_secure_round_survives_any_reply_of_one_client(federation: Callable[..., Any]) -> None:
     """The sum includes the others', or the round has none and the client that spoiled it is searched for."""
     fed = federation(clients=4, aggregation="secure:threshold=3,minimum=3")
