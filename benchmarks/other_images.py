@@ -5,7 +5,7 @@
 
 Single images of untrained LeNets with ten classes, attacked by `linear`, which learns from other images of
 the same data and knows the defence. Classes are the data's own, modulo ten: the model is not trained, and
-the 5,749 people of LFW would make it another model. "predicted PSNR" is what `refiner noise predict` says.
+the 5,749 people of LFW would make it another model. What `refiner noise predict` says is "predicted …".
 FITTED in the settings of a defence stands for a file with statistics of the public images of these data.
 Data are found as by `refiner audit`, in the folders of REFINER_DATA. One row for each of the data and
 defences, in other-images.jsonl, which docs/results/learned.md shows.
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             if isinstance(defense, Refiner):
                 noise = NaturalNoise.load(file) if "FITTED" in text else None
                 left = predict_psnr(pool[0][:2000].cpu(), noise, strength=defense.alpha)
-                row["predicted PSNR"] = left.wiener_psnr
+                row |= {"predicted PSNR": left.wiener_psnr, "predicted visible": left.visible}
             row |= {"verdict": result.verdict.level, "seed": options.seed}
             print(json.dumps(row), flush=True)
             append_rows(options.out / "other-images.jsonl", [row])

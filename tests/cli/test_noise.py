@@ -43,6 +43,7 @@ def test_the_prediction_is_printed_beside_blind_guesses() -> None:
     assert code == 0
     assert f"{prediction.wiener_psnr:.1f} dB best linear estimate" in output
     assert f"{prediction.own_colour_psnr:.1f} dB blind guess: their own mean colour" in output
+    assert f"{prediction.visible:.1%} visible in the best linear estimate" in output
     assert "warning" not in output
 
 

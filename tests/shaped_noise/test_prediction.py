@@ -1,11 +1,13 @@
 """The predicted PSNR against the closed form for Gaussian data, and its warning."""
 
 import copy
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
-from refiner.data import load_sample
+from refiner.data import load_images, load_sample
 from refiner.errors import DataError
 from refiner.metrics import psnr
 from refiner.shaped_noise import NaturalNoise, predict_psnr, wiener_estimate
@@ -49,6 +51,16 @@ def test_noise_of_other_statistics_is_warned_about() -> None:
     images = load_sample().images
     assert predict_psnr(images, white, strength=2).warning is not None
     assert predict_psnr(images, strength=2).warning is None
+
+
+def test_faces_need_more_noise_than_the_default(data_dir: Callable[[str], Path]) -> None:
+    """An audit found 33 % of LFW visible at 3 and 2.5 % at 5, of CIFAR-10 none: docs/results/learned.md."""
+    faces = load_images("lfw", root=data_dir("lfw_labels.npz"), limit=600)
+    weak, strong = (predict_psnr(faces, strength=strength) for strength in (3.0, 5.0))
+    assert weak.visible == pytest.approx(0.3, abs=0.1) and strong.visible < 0.05
+    assert weak.warning is not None and "of these images visible to a linear estimate" in weak.warning
+    assert strong.warning is None
+    assert predict_psnr(load_sample().images, strength=3).visible == 0
 
 
 def test_too_few_images_raise() -> None:

@@ -80,3 +80,4 @@ def predict_command(
         }
         for name, value in rows.items():
             console.print(f"{value:5.1f} dB  {name}", highlight=False)
+        console.print(f"{prediction.visible:5.1%}     visible in the best linear estimate", highlight=False)

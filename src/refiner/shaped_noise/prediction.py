@@ -1,4 +1,4 @@
-"""The PSNR that the best linear estimator reaches from noisy images: a prediction for the user's own data."""
+"""What the best linear estimator recovers of noisy images: a prediction for the user's own data."""
 
 from dataclasses import dataclass
 
@@ -7,19 +7,21 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.errors import DataError
-from refiner.metrics import blind_guess, psnr
+from refiner.metrics import blind_guess, judge_each, psnr, ssim
 from refiner.shaped_noise.cosine_transform import dct, inverse_dct
 from refiner.shaped_noise.natural_noise import NaturalNoise
 
 # An estimate that exceeds the images' own mean colour by more than this shows content.
 _MARGIN = 0.5
+# The largest share of visible images that is not warned about.
+_MOST_VISIBLE = 0.05
 MIN_PREDICTED = 200
 """The fewest images that a prediction is made from."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What is left of images x when an attacker knows x + s·n exactly, in dB, means over the images."""
+    """What is left of images x when an attacker knows x + s·n exactly; PSNRs are means in dB."""
 
     strength: float
     wiener_psnr: float
@@ -30,18 +32,25 @@ class Prediction:
     """The mean of the images: a guess that uses no gradient."""
     whitened_distance: float
     """The mean distance of two of the images in units of the noise of strength 1."""
+    visible: float
+    """The share of images whose best linear estimate is visible, as an audit judges by PSNR and SSIM."""
 
     @property
     def warning(self) -> str | None:
-        """One sentence if the noise does not fit these images, else None."""
+        """One sentence if the noise is too weak for these images or does not fit them, else None."""
         excess = self.wiener_psnr - max(self.own_colour_psnr, self.mean_image_psnr)
-        if excess <= _MARGIN:
-            return None
-        return (
-            f"noise of strength {self.strength:g} leaves {self.wiener_psnr:.1f} dB of these images, "
-            f"{excess:.1f} dB more than a blind guess: raise the strength, or fit its statistics to your own "
-            "kind of images with `refiner noise fit`"
-        )
+        if excess > _MARGIN:
+            return (
+                f"noise of strength {self.strength:g} leaves {self.wiener_psnr:.1f} dB of these images, "
+                f"{excess:.1f} dB more than a blind guess: raise the strength, or fit its statistics to your "
+                "own kind of images with `refiner noise fit`"
+            )
+        if self.visible > _MOST_VISIBLE:
+            return (
+                f"noise of strength {self.strength:g} leaves {self.visible:.0%} of these images visible to a "
+                "linear estimate: raise the strength (Refiner's alpha)"
+            )
+        return None
 
 
 def wiener_estimate(noisy: Tensor, images: NaturalNoise, noise: Tensor) -> Tensor:
@@ -69,7 +78,7 @@ def predict_psnr(
     white: float = 0.0,
     seed: int = 0,
 ) -> Prediction:
-    """Return the PSNR of the best linear estimate of your own images under noise of a given strength.
+    """Return what the best linear estimate recovers of your own images under noise of a given strength.
 
     Half of the images give the attacker's statistics, the other half is protected and estimated.
 
@@ -106,12 +115,20 @@ def predict_psnr(
     noisy = private + strength * noise(draws[0]) + white * draws[1]
     identity = torch.eye(shape[0], device=images.device, dtype=images.dtype)
     covariance = strength**2 * noise.covariance + white**2 * identity
-    guesses = blind_guess(private, public).scores
+    estimate = wiener_estimate(noisy, data, covariance)
+    reached, blind = psnr(estimate, private), blind_guess(private, public)
+    verdicts = judge_each(
+        reached,
+        ssim(estimate, private),
+        blind_psnr=blind.best,
+        blind_ssim=blind_guess(private, public, "ssim").best,
+    )
     pairs = noise.whiten(private[: len(private) // 2] - private[-(len(private) // 2) :])
     return Prediction(
         strength,
-        float(psnr(wiener_estimate(noisy, data, covariance), private).mean()),
-        float(guesses["own colour"].mean()),
-        float(guesses["mean image"].mean()),
+        float(reached.mean()),
+        float(blind.scores["own colour"].mean()),
+        float(blind.scores["mean image"].mean()),
         float(pairs.flatten(1).norm(dim=1).mean()),
+        sum(verdict.level == "visible" for verdict in verdicts) / len(verdicts),
     )
