@@ -148,6 +148,28 @@ def test_the_number_of_people_in_a_batch_tells_nothing(lfw: Path) -> None:
         assert {len(set(row)) for row in people.y.tolist()} == {people_in_it}
 
 
+def test_own_data_bring_their_task_attribute_and_people(tmp_path: Path) -> None:
+    """Eight people with numbers of their own, six images each; the task says nothing of the attribute."""
+    file, person = tmp_path / "patients.npz", np.repeat(np.arange(8) * 100, 6)
+    images = np.random.default_rng(0).integers(0, 255, (48, 8, 8, 3), dtype=np.uint8)
+    task = np.arange(48) % 3
+    np.savez(file, images=images, labels=task, people=person, smoker=person // 100 % 2 == 1)
+    clients = load_attribute_clients(str(file), "smoker", batch=2, clients=8, least_images=6)
+    assert clients.classes == 3 and "task one of 3 classes" in clients.source
+    private, public = (groups.flatten() for groups in clients.groups)
+    assert len(set(private.tolist())) == 4 and not set(private.tolist()) & set(public.tolist())
+    assert clients.attribute.tolist() == [0, 0, 1, 1]  # nobody belongs to two clients
+    # Each image keeps its label and the value of its person, who is numbered anew.
+    rows = {image.tobytes(): row for row, image in enumerate(images)}
+    found = clients.x.mul(255).round().byte().permute(0, 1, 3, 4, 2).flatten(0, 1).numpy()
+    numbers = [rows[image.tobytes()] for image in found]
+    assert clients.y.flatten().tolist() == task[numbers].tolist()
+    assert private.tolist() == (person[numbers] // 100).tolist()
+    assert clients.attribute.repeat_interleave(2).tolist() == (private % 2).tolist()
+    with pytest.raises(DataError, match="attribute = 'age': expected one of smoker"):
+        load_attribute_clients(str(file), "age")
+
+
 def test_wrong_options_are_one_line(lfw: Path, tmp_path: Path) -> None:
     cases = [
         (("--attack", "attribute"), "--attack = 'attribute': needs --attribute NAME, such as gender of lfw"),

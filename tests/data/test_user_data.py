@@ -132,6 +132,25 @@ def test_arrays_of_splits(tmp_path: Path, sample_pixels: Pixels) -> None:
     assert load_data(f"npz:{tmp_path}/a.npz", "test").labels.tolist() == [1]
 
 
+def test_other_arrays_of_integers_are_attributes(tmp_path: Path, sample_pixels: Pixels) -> None:
+    pixels = sample_pixels[:3].transpose(0, 2, 3, 1)
+    np.savez(
+        tmp_path / "a.npz",
+        **{"train_images": pixels, "train_labels": [0, 1, 1], "train_smoker": np.array([True, False, True])},
+        **{
+            "train_age": [30, -1, 5],
+            "train_weight": [0.5, 1, 2],
+            "train_low": [-2, 0, 1],
+            "test_age": [1, 2, 3],
+        },
+    )
+    data = load_data(f"npz:{tmp_path}/a.npz")
+    assert {name: values.tolist() for name, values in data.attributes.items()} == {
+        "smoker": [1, 0, 1],
+        "age": [30, -1, 5],
+    }
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [

@@ -132,7 +132,7 @@ def audit(
         str | None,
         typer.Option(
             help="Property to infer from uploads that is not the task: gender of lfw (the task is identity), "
-            "or person (the task is gender)."
+            "person (the task is gender), or an array of your own .npz with the values 0 and 1."
         ),
     ] = None,
     share: Annotated[

@@ -15,7 +15,9 @@ recup = typer.Typer(no_args_is_help=True, help="RecUP, the defence that hides on
 def fit_command(
     command: typer.Context,
     data: Annotated[str, typer.Option(help="Dataset of people with that attribute, such as lfw.")],
-    attribute: Annotated[str, typer.Option(help="Attribute to hide: gender of lfw, or person.")],
+    attribute: Annotated[
+        str, typer.Option(help="Attribute to hide: gender of lfw, person, or an array of your own .npz.")
+    ],
     out: Annotated[Path, typer.Option(help="File for the classifiers, .safetensors.")],
     root: Root = None,
     model: Model = "lenet",

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from refiner.data.readers.image_blocks import read_image_array, resize_image, st
 from refiner.data.saved_dataset import arrow_files
 from refiner.data.splits import ALL, SPLIT_NAMES, choose_split
 from refiner.files import file_error
+
+_LABELS = ("labels", "label", "y")
 
 
 def load_image_folder(
@@ -74,7 +77,8 @@ def choose_split_folder(path: Path, split: str | None = None) -> tuple[Path, str
 def load_npz_dataset(path: Path, split: str | None = None, size: int | None = None) -> ImageDataset:
     """`images` or `x` and `labels` or `y` of an `.npz`, or `train_images` and `train_labels` and so on.
 
-    Images are [N, H, W] or [N, H, W, C], uint8 or floats in 0..1, which are rounded to 8 bits.
+    Images are [N, H, W] or [N, H, W, C], uint8 or floats in 0..1, which are rounded to 8 bits. Other arrays
+    of N integers ≥ 0, or −1 for unknown, are attributes.
 
     >>> load_npz_dataset(Path("absent.npz"))
     Traceback (most recent call last):
@@ -84,16 +88,23 @@ def load_npz_dataset(path: Path, split: str | None = None, size: int | None = No
     chosen = choose_split(split, [name for name in SPLIT_NAMES if f"{name}_images" in arrays])
     prefix = "" if chosen == ALL else f"{chosen}_"
     images = images_of_npz(arrays, path, [f"{prefix}{name}" for name in ("images", "x")])
-    labels = next(
-        (arrays[key] for name in ("labels", "label", "y") if (key := prefix + name) in arrays), None
-    )
+    labels = next((arrays[key] for name in _LABELS if (key := prefix + name) in arrays), None)
     if labels is None:
         raise file_error(
             path,
             f"no labels, expected an array '{prefix}labels' or '{prefix}y'",
             f"an array '{prefix}labels' or '{prefix}y'",
         )
-    return _make_dataset(_to_bytes(images), labels, f"npz:{path}", chosen, size)
+    data = _make_dataset(_to_bytes(images), labels, f"npz:{path}", chosen, size)
+    others = {
+        key.removeprefix(prefix): torch.from_numpy(array.astype(np.int64))
+        for key, array in arrays.items()
+        if key.startswith(prefix) and array.dtype.kind in "iub" and array.shape == (len(data),)
+    }
+    attributes = {
+        name: values for name, values in others.items() if name not in _LABELS and int(values.min()) >= -1
+    }
+    return replace(data, attributes=attributes)
 
 
 def load_parquet_dataset(path: Path, split: str | None = None, size: int | None = None) -> ImageDataset:

@@ -1,6 +1,6 @@
 """Clients who differ in an attribute, and the public people from whom an attacker learns it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -19,7 +19,9 @@ from refiner.errors import DataError
 
 PERSON = "person"
 """The attribute "is this the person with the most images", with gender as the task."""
-_GENDER = "gender"
+PEOPLE = "people"
+"""The attribute that says who an image is of, in data whose labels don't."""
+_GENDER, _TASK = "gender", "labels"
 # Fewer people with that many images than clients are needed.
 _LEAST_IMAGES = 5
 _WOMAN = 0
@@ -76,12 +78,13 @@ def load_attribute_clients(
 
     Half of the people with each value belong to clients, nobody to two; the others are public. Of everybody
     equally many images are used, so that all batches have equally many people. The task is the dataset's own
-    label, a person in LFW. For the attribute "person" the task is gender, the attribute is
-    whether images are of the person with most of them or of others of the same gender, and that person's
-    images are divided between clients and public ones.
+    label. It is the person too, as in LFW, unless the attribute `people` says who an image is of.
+    For the attribute "person" the task is gender, the attribute is whether images are of the person with most
+    of them or of others of the same gender, and that person's images are divided between clients and public
+    ones.
 
     Args:
-        data: A dataset with that attribute, such as `lfw`.
+        data: A dataset with that attribute, such as `lfw`, or an `.npz` of your own with an array of it.
         attribute: `gender` (1 for a woman), another attribute of the dataset with values 0 and 1, or
             `person`.
         root: A folder with the dataset's files.
@@ -105,8 +108,12 @@ def load_attribute_clients(
     loaded = load_data(data, root=root)
     is_person = attribute == PERSON
     least = least_images if least_images is not None else batch if is_person else _LEAST_IMAGES
-    people = frequent_classes(loaded, least, most_images)
+    people = frequent_classes(_by_person(loaded), least, most_images)
     labelled = _person_of(people) if is_person else _attribute_of(people, attribute, least, seed)
+    if _TASK in labelled.data.attributes and not is_person:
+        task = f"one of {loaded.classes} classes"
+        labels = labelled.data.attribute(_TASK)
+        labelled = replace(labelled, labels=labels, classes=loaded.classes, task=task)
     is_private = _half_of_people(labelled, seed)
     own = torch.where(is_private, labelled.values, -1)
     if shares:
@@ -136,10 +143,22 @@ def load_attribute_clients(
     )
 
 
+def _by_person(data: ImageDataset) -> ImageDataset:
+    """The same images, with people as their classes; the label of another task becomes an attribute."""
+    if PEOPLE not in data.attributes:
+        return data
+    known = data.subset(data.attribute(PEOPLE) >= 0)
+    people, labels = known.attribute(PEOPLE).unique(return_inverse=True)
+    attributes = {name: values for name, values in known.attributes.items() if name != PEOPLE}
+    attributes[_TASK] = known.labels
+    return ImageDataset(known.images, labels, len(people), known.name, known.split, (), attributes)
+
+
 def _attribute_of(people: ImageDataset, attribute: str, least: int, seed: int) -> _Labelled:
     """The dataset's own task, and one of its attributes; of everybody as many images where it is known."""
-    if people.attributes and attribute not in people.attributes:
-        expected = f"one of {', '.join([*people.attributes, PERSON])}"
+    names = [name for name in people.attributes if name != _TASK]
+    if names and attribute not in names:
+        expected = f"one of {', '.join([*names, *([PERSON] if _GENDER in names else [])])}"
         raise DataError(field="attribute", value=attribute, expected=expected)
     known = frequent_classes(people.subset(people.attribute(attribute) >= 0), least)
     # Else the number of people in a batch, which its labels show, would tell the values apart.
