@@ -134,16 +134,16 @@ def test_arrays_of_splits(tmp_path: Path, sample_pixels: Pixels) -> None:
 
 def test_other_arrays_of_integers_are_attributes(tmp_path: Path, sample_pixels: Pixels) -> None:
     pixels = sample_pixels[:3].transpose(0, 2, 3, 1)
-    np.savez(
-        tmp_path / "a.npz",
-        **{"train_images": pixels, "train_labels": [0, 1, 1], "train_smoker": np.array([True, False, True])},
-        **{
-            "train_age": [30, -1, 5],
-            "train_weight": [0.5, 1, 2],
-            "train_low": [-2, 0, 1],
-            "test_age": [1, 2, 3],
-        },
-    )
+    arrays = {
+        "train_images": pixels,
+        "train_labels": [0, 1, 1],
+        "train_smoker": np.array([True, False, True]),
+        "train_age": [30, -1, 5],
+        "train_weight": [0.5, 1, 2],
+        "train_low": [-2, 0, 1],
+        "test_age": [1, 2, 3],
+    }
+    np.savez(tmp_path / "a.npz", **arrays)
     data = load_data(f"npz:{tmp_path}/a.npz")
     assert {name: values.tolist() for name, values in data.attributes.items()} == {
         "smoker": [1, 0, 1],

@@ -148,7 +148,7 @@ def _by_person(data: ImageDataset) -> ImageDataset:
     if PEOPLE not in data.attributes:
         return data
     known = data.subset(data.attribute(PEOPLE) >= 0)
-    people, labels = known.attribute(PEOPLE).unique(return_inverse=True)
+    people, labels = torch.unique(known.attribute(PEOPLE), return_inverse=True)
     attributes = {name: values for name, values in known.attributes.items() if name != PEOPLE}
     attributes[_TASK] = known.labels
     return ImageDataset(known.images, labels, len(people), known.name, known.split, (), attributes)
