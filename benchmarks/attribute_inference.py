@@ -36,6 +36,8 @@ DEFENSES = [
     "none",
     "refiner",
     "refiner-paper",
+    "refiner:search=never",
+    "pruning:rate=0.99",
     "soteria:rate=0.5,sensitivity=estimated",
     "soteria:rate=0.9,sensitivity=estimated",
     "recup:budget=0.01",

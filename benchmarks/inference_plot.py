@@ -2,8 +2,9 @@
 
     python benchmarks/inference_plot.py docs/results docs/results/inference.png
 
-Reads inference.jsonl and inference-training.jsonl (`inference_comparison.py`). A panel is a question and a
-model, a line a defence over its strengths. Across: accuracy in percent of undefended training (PMM), the mean
+Reads inference.jsonl, white-box.jsonl and inference-training.jsonl (`inference_comparison.py`). A panel is a
+question and a model, a line a defence over its strengths; of membership each point shows the attack with the
+higher mean. Across: accuracy in percent of undefended training (PMM), the mean
 over the seeds that were trained. Up: the AUC of the attack, the mean over seeds, with its 95 % interval;
 small dots are single seeds. A setting that was not trained is not drawn, nor are attacks on trained models.
 Needs matplotlib, from the extra `plot`. docs/attributes.md and docs/membership.md say what is asked.
@@ -89,14 +90,15 @@ def points(attacks: Sequence[Row], trainings: Sequence[Row]) -> list[Row]:
     That of two seeds spans the intervals of both.
     """
     kept = pmm(trainings)
-    groups = defaultdict(list)
+    groups: dict[tuple[str, str, str], dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for row in (row for row in attacks if row["state"] == "initial"):
-        groups[row["question"], row["model"], row["defense"]].append(row)
+        groups[row["question"], row["model"], row["defense"]][row["attack"]].append(row)
     found = []
-    for (question, model, defense), rows in sorted(groups.items(), key=lambda group: strength(group[0][2])):
+    for (question, model, defense), by in sorted(groups.items(), key=lambda group: strength(group[0][2])):
         utility = kept.get((TRAINED_ON[question], model, defense))
         if utility is None:
             continue
+        rows = max(by.values(), key=lambda rows: sum(row["AUC"] for row in rows) / len(rows))
         count = len(rows)
         area = sum(row["AUC"] for row in rows) / count
         factor = STUDENT.get(count, 2.0)
@@ -119,14 +121,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("results", type=Path, help="the folder of inference.jsonl")
+    parser.add_argument("results", type=Path, help="the folder of the rows")
     parser.add_argument("out", type=Path, help="a .png file")
     options = parser.parse_args(argv)
     from matplotlib.figure import Figure
 
-    drawn = points(
-        read(options.results / "inference.jsonl"), read(options.results / "inference-training.jsonl")
-    )
+    names = ("inference.jsonl", "white-box.jsonl")
+    attacks = [row for name in names for row in read(options.results / name)]
+    drawn = points(attacks, read(options.results / "inference-training.jsonl"))
     questions = [name for name in TITLES if any(point["question"] == name for point in drawn)]
     models = sorted({point["model"] for point in drawn})
     size = (max(5.0, 4.2 * len(questions)), 0.9 + 3.4 * len(models))

@@ -36,8 +36,8 @@ def test_a_point_is_a_mean_over_seeds_with_its_own_training() -> None:
         for defense, seed, accuracy in (("none", 1, 0.5), ("gq", 1, 0.4), ("none", 2, 0.4), ("gq", 2, 0.4))
     ]
     attacks = [
-        {"question": "gender", "model": "lenet", "state": state, "defense": defense, "AUC": auc}
-        | {"AUC low": auc - 0.3, "AUC high": auc + 0.4}
+        {"question": "gender", "model": "lenet", "state": state, "defense": defense, "attack": "a"}
+        | {"AUC": auc, "AUC low": auc - 0.3, "AUC high": auc + 0.4}
         for defense, auc, state in (
             ("gq", 0.5, "initial"),
             ("gq", 0.51, "initial"),
@@ -57,6 +57,13 @@ def test_a_point_is_a_mean_over_seeds_with_its_own_training() -> None:
     attacks[1] |= {"AUC": 0.9}
     (apart,) = points(attacks, trainings)
     assert apart["above"] == pytest.approx(4.30 * stdev([0.5, 0.9, 0.505]) / 3**0.5)
+    # Of two attacks the one that finds more on average.
+    stronger = [
+        attacks[0] | {"attack": "b", "AUC": auc, "AUC low": 0.6, "AUC high": 0.8} for auc in (0.6, 0.8)
+    ]
+    assert points([*attacks, *stronger], trainings)[0]["seeds"] == [0.6, 0.8]
+    weaker = [row | {"AUC": 0.4} for row in stronger]
+    assert points([*attacks, *weaker], trainings)[0]["seeds"] == apart["seeds"]
 
 
 def test_rows_that_are_there_are_not_measured_again(tmp_path: Path) -> None:
