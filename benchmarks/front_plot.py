@@ -29,11 +29,6 @@ COLOURS = {
     "refiner, white": "#ff9da7",
     "refiner-paper": "#f28e2b",
 }
-# What utility.jsonl calls white noise that was trained with before its settings had these names.
-TRAINED_AS = {
-    "refiner:start=centred,alpha=2.2": "refiner, white",
-    "refiner:start=centred,alpha=1.8": "refiner, white:alpha=1.8",
-}
 NEVER = {
     "refiner:search=never": "refiner",
     "refiner:search=never,alpha=2": "refiner:alpha=2",
@@ -70,8 +65,6 @@ def settings(attacks: list[Row], trainings: list[Row]) -> list[Row]:
     for row in attacks:
         if row["batch"] == 1 and row["model"] == "lenet" and row["attack"] in ATTACKS:
             by_defense[row["defense"]].append(row)
-    for name, trained_as in TRAINED_AS.items():
-        kept[name] = kept[trained_as]
     for name, attacked_as in NEVER.items():
         kept[name.replace(":search=", ", ")] = kept[name]
         by_defense[name.replace(":search=", ", ")] = by_defense[attacked_as]
