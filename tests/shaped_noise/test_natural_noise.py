@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from refiner.data import load_sample
-from refiner.errors import DataError
+from refiner.errors import DataError, SettingError
 from refiner.shaped_noise import NaturalNoise
 from refiner.shaped_noise.cosine_transform import dct, inverse_dct
 
@@ -53,6 +53,16 @@ def test_whitening_inverts_shaping() -> None:
     noise = copy.deepcopy(NaturalNoise.bundled()).double()
     draws = white(5, 2, 3, 32, 32).double()
     torch.testing.assert_close(noise.whiten(noise(draws)), draws, rtol=1e-6, atol=1e-6)
+
+
+def test_a_white_part_adds_its_variance_at_every_frequency() -> None:
+    shaped = NaturalNoise.bundled()
+    drawn = dct(shaped.with_white(0.5)(white(2000, 3, 32, 32)))
+    variance = shaped.covariance.diagonal(dim1=-2, dim2=-1).permute(2, 0, 1) + 0.25
+    assert (drawn.var(0) / variance - 1).abs().max() < 0.2
+    assert shaped.with_white(0) is shaped
+    with pytest.raises(SettingError, match="deviation = -1: expected a number in"):
+        shaped.with_white(-1)
 
 
 @pytest.mark.parametrize("shape", [(3, 28, 28), (3, 64, 64), (3, 32, 48)])

@@ -136,7 +136,7 @@ class Refiner(RefinerSettings, Defense):
         """
         source, statistics = self._noise_source, None
         if self.start == "natural":
-            statistics = noise_statistics(self.statistics, tuple(x.shape[1:]), x.device)
+            statistics = self._noise(tuple(x.shape[1:]), x.device)
         per_channel = is_per_channel(self.input_range)
         if per_channel:
             check_channels(self.input_range, tuple(x.shape[1:]))
@@ -165,7 +165,7 @@ class Refiner(RefinerSettings, Defense):
         if self.beta and self.privacy == "network":
             networks["evaluation"] = self.network or EvaluationNetwork.bundled(device)
         if self.start == "natural":
-            networks["noise statistics"] = noise_statistics(self.statistics, task.input_shape, device)
+            networks["noise statistics"] = self._noise(task.input_shape, device)
         return networks
 
     @property
@@ -241,11 +241,15 @@ class Refiner(RefinerSettings, Defense):
             robust = from_unit_range(robust, self.input_range, len(task.input_shape))
         return Upload(task.unflatten(upload), robust, scores if real else None)
 
+    def _noise(self, shape: tuple[int, ...], device: torch.device) -> NaturalNoise:
+        """The noise of `start = "natural"` for inputs of a shape."""
+        return noise_statistics(self.statistics, shape, device, self.white)
+
     def _craft(self, task: Task, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Uploads `[V, N]`, robust data and scores of some victims; what the state remembers is renewed."""
         settings, statistics = self._public_settings, None
         if self.start == "natural":
-            statistics = noise_statistics(self.statistics, tuple(batch.x.shape[2:]), batch.x.device)
+            statistics = self._noise(tuple(batch.x.shape[2:]), batch.x.device)
         # A study with a public seed must not change what a client's own uploads depend on.
         # One of several uploads of a study has the study's own state.
         is_alone = batch.noise.seeded and batch.noise.upload is None

@@ -107,6 +107,22 @@ class NaturalNoise(nn.Module):
         mean = nn.functional.interpolate(self.mean[None], size=shape[1:], mode="bilinear")[0]
         return NaturalNoise(covariance, mean)
 
+    def with_white(self, deviation: float) -> "NaturalNoise":
+        """Return the sum of this noise and white noise, which hides the high frequencies that this one lacks.
+
+        Args:
+            deviation: The standard deviation of the white noise in a pixel.
+
+        >>> white = torch.randn(100, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+        >>> round(float(NaturalNoise.bundled().with_white(1.0)(white).std()), 2)  # √(0.25² + 1)
+        1.03
+        """
+        checks.number("deviation", deviation, 0, 100)
+        if deviation == 0:
+            return self
+        identity = torch.eye(self.shape[0], dtype=self.mean.dtype, device=self.mean.device)
+        return NaturalNoise(self.covariance + deviation**2 * identity, self.mean)
+
     @classmethod
     def fit(cls, images: Tensor) -> "NaturalNoise":
         """Return the noise with the covariance of `images`.

@@ -86,7 +86,7 @@ def predict_psnr(
         images: `[N, C, H, W]` in 0..1, at least 200.
         statistics: Those of the noise; None for the bundled ones.
         strength: s of x + s·n.
-        white: The standard deviation of white noise that is added to it.
+        white: The standard deviation of a white part of n.
         seed: Seed of the noise.
 
     Returns:
@@ -109,13 +109,10 @@ def predict_psnr(
     public, private = images[::2], images[1::2]
     data = NaturalNoise.fit(public)
     shape = (images.shape[1], images.shape[2], images.shape[3])
-    noise = (statistics or NaturalNoise.bundled(images.device)).for_shape(shape)
+    noise = (statistics or NaturalNoise.bundled(images.device)).for_shape(shape).with_white(white)
     generator = torch.Generator(images.device).manual_seed(seed)
-    draws = torch.randn(2, *private.shape, generator=generator, device=images.device, dtype=images.dtype)
-    noisy = private + strength * noise(draws[0]) + white * draws[1]
-    identity = torch.eye(shape[0], device=images.device, dtype=images.dtype)
-    covariance = strength**2 * noise.covariance + white**2 * identity
-    estimate = wiener_estimate(noisy, data, covariance)
+    draws = torch.randn(private.shape, generator=generator, device=images.device, dtype=images.dtype)
+    estimate = wiener_estimate(private + strength * noise(draws), data, strength**2 * noise.covariance)
     reached, blind = psnr(estimate, private), blind_guess(private, public)
     verdicts = judge_each(
         reached,

@@ -143,17 +143,19 @@ def test_batches_of_the_minimum_size_are_searched(task: Task, images: tuple[Tens
     assert distance(min_search_batch=17) == distance(search="never")
 
 
-@pytest.mark.parametrize("radius", [0.05, 0.5])
+@pytest.mark.parametrize(("radius", "white"), [(0.05, 0.0), (0.5, 0.0), (0.05, 0.5)])
 def test_no_frequency_of_an_image_changes_by_more_than_the_radius(
-    task: Task, images: tuple[Tensor, Tensor], radius: float
+    task: Task, images: tuple[Tensor, Tensor], radius: float, white: float
 ) -> None:
     x, y = images[0][:8, 0], images[1][:8, 0]
     start, robust = (
-        Refiner(search=search, radius=radius, iterations=30).protection(task, x, y, seed=0).robust
+        Refiner(search=search, radius=radius, white=white, iterations=30)
+        .protection(task, x, y, seed=0)
+        .robust
         for search in ("never", "always")
     )
     assert start is not None and robust is not None
-    noise = copy.deepcopy(NaturalNoise.bundled()).double()
+    noise = copy.deepcopy(NaturalNoise.bundled().with_white(white)).double()
     largest = float(noise.whiten(robust - start).abs().max())
     assert 0.9 * radius < largest <= radius * (1 + 1e-6)
 

@@ -44,7 +44,8 @@ class RefinerSettings:
     start: str = "natural"
     """"blend" as in the paper, "centred", or "natural": x + α·n with n shaped like natural images."""
     white: float = 0.0
-    """With `start="natural"`: the standard deviation of white noise that is added, in units of the range."""
+    """With `start="natural"`: the standard deviation of a white part of n, in units of the range. It hides
+    what tells images apart at high frequencies, of which natural images have little."""
     statistics: str | None = field(default=None, metadata=PRIVATE)
     """File with the statistics of the noise, from `refiner noise fit`; None for the bundled ones."""
     search: str = "batches"
@@ -55,7 +56,7 @@ class RefinerSettings:
     """The smallest batch that `search="batches"` searches for."""
     radius: float | None = 1.0
     """With `start="natural"`: the search changes every frequency of an image by less than this many standard
-    deviations of natural images, beside α of noise; None for no limit."""
+    deviations of n, beside α of noise; None for no limit."""
     search_budget: int | None = None
     """How many uploads of a sample may be searched for, over all trainings of a state (`init_state`); None
     for no limit. A sample that has spent it counts as its noisy self: in later uploads there is no more of it
