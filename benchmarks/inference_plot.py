@@ -2,7 +2,8 @@
 
     python benchmarks/inference_plot.py docs/results docs/results/inference.png
 
-Reads inference.jsonl, white-box.jsonl and inference-training.jsonl (`inference_comparison.py`). A panel is a
+Reads inference.jsonl and inference-training.jsonl (`inference_comparison.py`), and white-box.jsonl, rows of
+its `--membership-attacks white-box`, if they are kept apart. A panel is a
 question and a model, a line a defence over its strengths; of membership each point shows the attack with the
 higher mean. Across: accuracy in percent of undefended training (PMM), the mean
 over the seeds that were trained. Up: the AUC of the attack, the mean over seeds, with its 95 % interval;
@@ -127,7 +128,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     from matplotlib.figure import Figure
 
     names = ("inference.jsonl", "white-box.jsonl")
-    attacks = [row for name in names for row in read(options.results / name)]
+    attacks = [
+        row for name in names if (options.results / name).exists() for row in read(options.results / name)
+    ]
     drawn = points(attacks, read(options.results / "inference-training.jsonl"))
     questions = [name for name in TITLES if any(point["question"] == name for point in drawn)]
     models = sorted({point["model"] for point in drawn})

@@ -37,6 +37,7 @@ DEFENSES = [
     "none",
     "dp-gaussian:magnitude=1e-3,clip=1",
     "dp-gaussian:magnitude=1e-2,clip=1",
+    "dp-gaussian:magnitude=1e-1,clip=none",
     "pruning:rate=0.99",
     "gq:bits=8",
     "soteria:rate=0.5",

@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 row |= {share: found.value, f"{share} low": found.low, f"{share} high": found.high}
             if isinstance(defense, Refiner):
                 noise = NaturalNoise.load(file) if "FITTED" in text else None
-                left = predict_psnr(pool[0][:2000].cpu(), noise, strength=defense.alpha)
+                left = predict_psnr(pool[0][:2000].cpu(), noise, strength=defense.alpha, white=defense.white)
                 row |= {"predicted PSNR": left.wiener_psnr, "predicted visible": left.visible}
             row |= {"verdict": result.verdict.level, "seed": options.seed}
             print(json.dumps(row), flush=True)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from refiner.cli.common import Device, Json, Root, console, one_line_errors, print_json, select_device
-from refiner.cli.model_options import Model, Weights
+from refiner.cli.model_options import Mean, Model, Std, Weights, parse_numbers
 
 recup = typer.Typer(no_args_is_help=True, help="RecUP, the defence that hides one attribute of a client.")
 
@@ -22,6 +22,8 @@ def fit_command(
     root: Root = None,
     model: Model = "lenet",
     weights: Weights = None,
+    mean: Mean = None,
+    std: Std = None,
     batch: Annotated[int, typer.Option(help="Images in a client's batch.")] = 8,
     least_images: Annotated[
         int | None, typer.Option(help="Only people with so many images. Default: 5, for person --batch.")
@@ -49,7 +51,15 @@ def fit_command(
         people = load_attribute_clients(
             data, attribute, root=root, batch=batch, least_images=least_images, seed=seed
         )
-        task = attribute_task(people, model, weights, integer("seed", seed, 0, 2**32 - 1), torch_device)
+        task = attribute_task(
+            people,
+            model,
+            weights,
+            integer("seed", seed, 0, 2**32 - 1),
+            torch_device,
+            mean=parse_numbers("mean", mean),
+            std=parse_numbers("std", std),
+        )
         fitted = RecUP.fit(
             task,
             *people.public,
