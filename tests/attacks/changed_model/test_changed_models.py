@@ -14,7 +14,7 @@ from refiner.core import Task
 from refiner.data import load_sample
 from refiner.defenses import NoDefense, make_defense
 from refiner.errors import DataError, RefinerError, SettingError, ThreatModelError
-from refiner.models import MLP
+from refiner.models import MLP, make_model
 
 MALICIOUS = ThreatModel(changed_model=True)
 SAMPLE = load_sample()
@@ -49,6 +49,18 @@ def test_imprint_reads_every_image_that_is_alone_in_its_bin(task: Task) -> None:
     # A bin with two images gives a mixture.
     assert float(error_of_each(result.x, x)[~alone].min()) > 1e-3
     assert not bool(result.diverged.any()) and float(result.objective.max()) < 1e-5
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("attack", [Imprint(), Loki()])
+def test_a_resnet_can_be_changed_as_well(attack: Attack) -> None:
+    torch.manual_seed(0)
+    x, y = IMAGES[None, :4], LABELS[None, :4]
+    changed = attack.changed_task(
+        Task(make_model("resnet10", input_shape=(3, 8, 8)), example=x[0]), samples=4
+    )
+    result = attack.reconstruct(observe(changed, x, y), threat=MALICIOUS)
+    assert float(error_of_each(result.x, x).min()) < 1e-3
 
 
 @pytest.mark.parametrize("attack", ["imprint", "loki"])
