@@ -39,7 +39,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--defenses",
         nargs="+",
-        default=["refiner", "refiner:alpha=4", "refiner:alpha=5", "refiner:statistics=FITTED"],
+        default=[
+            "refiner",
+            "refiner:alpha=4",
+            "refiner:alpha=5",
+            "refiner:white=0.3",
+            "refiner:white=0.6",
+            "refiner:statistics=FITTED",
+        ],
     )
     parser.add_argument("--victims", type=int, default=200)
     parser.add_argument("--public-images", type=int, default=3000)
