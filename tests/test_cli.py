@@ -40,6 +40,7 @@ def test_score_separates_clean_and_noisy_images(tmp_path: Path) -> None:
     assert float(lines[1].split()[0]) > 0.4
 
 
+@pytest.mark.processes
 def test_trained_weights_can_be_used_to_score(tmp_path: Path) -> None:
     folder = tmp_path / "images"
     folder.mkdir()

@@ -280,6 +280,7 @@ def test_deterministic_audits_are_bit_identical(small: tuple[str, ...], tmp_path
     np.testing.assert_array_equal(result[0].reconstruction, result[1].reconstruction)
 
 
+@pytest.mark.processes
 def test_tuned_attack_is_reported(small: tuple[str, ...], tmp_path: Path) -> None:
     words = (*small, "--defense", "pruning:rate=0.5+gq", "--victims", "2", "--iterations", "2")
     tuned = call(*words, "--tune-attacker", "--tuning-victims", "2", out=tmp_path)

@@ -126,6 +126,7 @@ def test_missing_blind_scores_are_dashes(audited: Audited) -> None:
     assert blind_means([fewer, other]) is None and len(table_rows([fewer, other])) == 2
 
 
+@pytest.mark.processes
 def test_noise_ratio_is_left_out_for_shaped_noise(audited: Audited, task: Task, sample: Sample) -> None:
     """The evaluation network was trained on uniform noise; shaped noise looks clean to it."""
     shaped, white = Refiner(start="natural"), Refiner.paper()

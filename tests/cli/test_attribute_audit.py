@@ -70,6 +70,7 @@ def test_gender_is_found_without_a_defence_and_not_in_noise(lfw: Path, tmp_path:
     assert "none: gender found in 24 uploads" in result.stderr
 
 
+@pytest.mark.processes
 def test_an_interrupted_audit_continues(lfw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     infer, calls = AttributeInference.infer, []
 

@@ -189,6 +189,7 @@ def test_norms_of_other_models(
         assert abs(float(estimate.norm() / expected.norm()) - 1) < 0.2
 
 
+@pytest.mark.processes
 def test_the_chunk_size_does_not_change_the_norms() -> None:
     task, x = seeded(torch.float64), images(2, 1, torch.float64)
 
@@ -216,6 +217,7 @@ def test_a_victims_norms_do_not_depend_on_other_victims() -> None:
         assert float((alone[1][0] - together[1][victim]).norm() / together[1][victim].norm()) < 1e-5
 
 
+@pytest.mark.processes
 def test_estimates_have_the_right_mean_and_standard_deviation() -> None:
     """The mean of squares is the exact square; the relative deviation is at most √(2 / probes)."""
     task, x = seeded(), images(1, 2)
