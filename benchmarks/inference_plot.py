@@ -3,11 +3,11 @@
     python benchmarks/inference_plot.py docs/results docs/results/inference.png
 
 Reads inference.jsonl and inference-training.jsonl (`inference_comparison.py`), and white-box.jsonl, rows of
-its `--membership-attacks white-box`, if they are kept apart. A panel is a
-question and a model, a line a defence over its strengths; of membership each point shows the attack with the
-higher mean. Across: accuracy in percent of undefended training (PMM), the mean
-over the seeds that were trained. Up: the AUC of the attack, the mean over seeds, with its 95 % interval;
-small dots are single seeds. A setting that was not trained is not drawn, nor are attacks on trained models.
+its `--membership-attacks white-box`, if they are kept apart. A panel is a question and a model, a line a
+defence over its strengths; of membership each point shows the attack with the higher mean. Across: accuracy
+in percent of undefended training (PMM), the mean over the seeds that were trained. Up: the AUC of the attack,
+the mean over seeds, with its 95 % interval; small dots are single seeds. A setting that was not trained is
+not drawn, nor are attacks on trained models.
 Needs matplotlib, from the extra `plot`. docs/attributes.md and docs/membership.md say what is asked.
 """
 
@@ -127,10 +127,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     from matplotlib.figure import Figure
 
-    names = ("inference.jsonl", "white-box.jsonl")
-    attacks = [
-        row for name in names if (options.results / name).exists() for row in read(options.results / name)
-    ]
+    attacks, apart = read(options.results / "inference.jsonl"), options.results / "white-box.jsonl"
+    attacks += read(apart) if apart.exists() else []
     drawn = points(attacks, read(options.results / "inference-training.jsonl"))
     questions = [name for name in TITLES if any(point["question"] == name for point in drawn)]
     models = sorted({point["model"] for point in drawn})

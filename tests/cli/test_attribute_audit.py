@@ -124,6 +124,10 @@ def test_recup_is_fitted_to_the_public_people_of_an_audit(lfw: Path, tmp_path: P
     model = make_model("mlp", classes=people.classes, hidden=16)
     task = Task(model, example=people.x[0])
     assert defense.protect(task, people.x[:2], people.y[:2]).samples == 2
+    wrong = CliRunner().invoke(
+        app, [str(word) for word in (*words, "--mean", "0.5,0.5,0.5", "--std", "1,0,1")]
+    )
+    assert wrong.exit_code == 2 and "std" in wrong.stderr and wrong.stderr.count("\n") == 1
 
 
 def test_nobody_is_on_both_sides(lfw: Path) -> None:

@@ -60,7 +60,7 @@ def predict_command(
     seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Predict how much of your own images is left under the noise: the best linear estimate's PSNR."""
+    """Predict how much of your own images is left under the noise, by the best linear estimate of them."""
     with one_line_errors(command):
         from refiner.data import load_images
         from refiner.shaped_noise import NaturalNoise, predict_psnr

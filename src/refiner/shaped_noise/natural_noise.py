@@ -113,6 +113,12 @@ class NaturalNoise(nn.Module):
         Args:
             deviation: The standard deviation of the white noise in a pixel.
 
+        Returns:
+            Noise of which every frequency has the sum of both variances.
+
+        Raises:
+            SettingError: The deviation is not a number in [0, 100].
+
         >>> white = torch.randn(100, 3, 32, 32, generator=torch.Generator().manual_seed(0))
         >>> round(float(NaturalNoise.bundled().with_white(1.0)(white).std()), 2)  # √(0.25² + 1)
         1.03

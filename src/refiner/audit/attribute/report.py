@@ -68,7 +68,7 @@ def attribute_sections(results: Sequence[AttributeAudit]) -> list[Section]:
     undefended = [replace(series, name="without a defence") for name, series in curves if name == "none"]
     for name, series in curves:
         others = [] if name == "none" else undefended
-        sections.append(RocPlot(f"Clients with the attribute found: {name}", [series, *others]))
+        sections.append(RocPlot(f"Clients with the attribute found behind {name}", [series, *others]))
     return sections
 
 

@@ -87,7 +87,7 @@ def membership_sections(results: Sequence[MembershipAudit]) -> list[Section]:
         control = undefended.get(result.attack)
         if control is not None and control is not result:
             curves.append(_series(control, "without a defence"))
-        sections.append(RocPlot(f"Members found: {result.defense}, {result.attack}", curves))
+        sections.append(RocPlot(f"Members found behind {result.defense} by {result.attack}", curves))
     return sections
 
 

@@ -19,7 +19,7 @@ def initial_robust_data(
     "blend" is (1 − α)·x + α·v with uniform v and moves every image towards grey. "centred" is x + α·(v − its
     mean): it leaves the input range, but over many samples its error has zero mean and affects training far
     less. "natural" is x + α·n, n Gaussian with the covariance of natural images, which no filter that knows
-    images can remove, and of a white part.
+    images can remove, plus that of a white part.
     """
     low, high = settings.limits()
     width, shape, alpha = high - low, tuple(x.shape[2:]), settings.alpha
