@@ -35,9 +35,10 @@ Transform = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Variant:
-    """One training: the strength of the noise, and what the server or its model does."""
+    """One training: the strength of the noise and its white part, and what the server or its model does."""
 
     alpha: float = 3.0
+    white: float = 0.0
     batch: int = 1_280
     lr: float = 0.01
     augmented: bool = False
@@ -52,6 +53,8 @@ VARIANTS = {
     "noise of 2": Variant(alpha=2),
     "noise of 1": Variant(alpha=1),
     "noise of 0.5": Variant(alpha=0.5),
+    "a white part of 0.6": Variant(white=0.6),
+    "noise of 1, a white part of 0.6": Variant(alpha=1, white=0.6),
     "batches four times as large": Variant(batch=5_120),
     "three times the learning rate": Variant(lr=0.03),
     "mirrored and shifted": Variant(augmented=True),
@@ -64,11 +67,11 @@ VARIANTS = {
 }
 
 
-def noisy(x: Tensor, alpha: float, seed: int) -> Tensor:
+def noisy(x: Tensor, variant: Variant, seed: int) -> Tensor:
     """The images under noise of their own, drawn once."""
-    if not alpha:
+    if not variant.alpha:
         return x
-    defense = Refiner(search="never", alpha=alpha).with_seeded_key(seed)
+    defense = Refiner(search="never", alpha=variant.alpha, white=variant.white).with_seeded_key(seed)
     return torch.cat([defense.noisy(part) for part in x.split(10_000)])
 
 
@@ -87,11 +90,11 @@ def standardized(x: Tensor) -> Tensor:
     return 0.5 + 0.25 * (x - mean) / deviation.clamp_min(1e-6)
 
 
-def denoiser(public: Tensor, alpha: float, seed: int) -> Transform:
+def denoiser(public: Tensor, variant: Variant, seed: int) -> Transform:
     """A network that estimates images from noisy ones, of public images."""
     labels = torch.zeros(len(public), dtype=torch.long, device=public.device)
     restorer = train_restorer(
-        noisy(public, alpha, seed + 1),
+        noisy(public, variant, seed + 1),
         public,
         labels,
         classes=1,
@@ -162,10 +165,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name in options.only:
         variant = VARIANTS[name]
         draws = TEST_DRAWS if variant.noisy_test else 0
-        tests = [noisy(test_x, variant.alpha, options.seed + 2 + d) for d in range(draws)] or [test_x]
-        given = noisy(x, variant.alpha, options.seed)
+        tests = [noisy(test_x, variant, options.seed + 2 + d) for d in range(draws)] or [test_x]
+        given = noisy(x, variant, options.seed)
         if variant.denoised:
-            denoise = denoiser(public, variant.alpha, options.seed)
+            denoise = denoiser(public, variant, options.seed)
             given, tests = denoise(given), [denoise(t) for t in tests]
         if variant.standardized:
             given, tests = standardized(given), [standardized(t) for t in tests]
@@ -175,6 +178,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         row = {
             "variant": name,
             "alpha": variant.alpha,
+            "white": variant.white,
             "rounds": options.rounds,
             "accuracy": curve[-1][1],
             "best accuracy": best,

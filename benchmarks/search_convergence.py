@@ -33,11 +33,13 @@ from refiner.models.model_weights import load_model_weights
 from refiner.shaped_noise import NaturalNoise
 from rows import append_rows
 
-SEARCHED = Refiner(search="always", error_feedback=False, radius=None)
+SEARCHED = Refiner(search="always", white=0.0, error_feedback=False, radius=None)
 STARTS = {
     "white": replace(SEARCHED, start="centred", alpha=2.2),
     **{f"natural {alpha:g}": replace(SEARCHED, alpha=alpha) for alpha in (1.0, 2.0, 3.0)},
     **{f"natural 3, radius {radius:g}": replace(SEARCHED, radius=radius) for radius in (0.2, 0.5, 1.0, 2.0)},
+    **{f"natural 3, white {white:g}": replace(SEARCHED, white=white) for white in (0.3, 0.6, 1.0)},
+    "natural 3, white 0.6, radius 1": replace(SEARCHED, white=0.6, radius=1.0),
 }
 ITERATIONS = (0, 6, 12, 24, 48, 95)
 
