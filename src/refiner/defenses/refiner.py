@@ -34,6 +34,7 @@ PAPER_SETTINGS: dict[str, object] = {
     "iterations": 10,
     "epsilon": 0.1,
     "start": "blend",
+    "white": 0.0,
     "search": "always",
     "solver": "descent",
     "element_power": 1.0,
@@ -51,9 +52,10 @@ _ID_FACTOR = 0x1E3779B97F4A7C15
 class Refiner(RefinerSettings, Defense):
     """Crafts robust data by Equation 2 of the paper and uploads its gradient.
 
-    By default an image is covered with noise that is shaped like natural images. Batches of 16 samples and
-    more are then searched for towards the real gradient, in a small radius around the noisy images; what is
-    left over is added to the next batch's target. Smaller batches upload the gradient of the noisy images.
+    By default an image is covered with noise that is shaped like natural images, plus white noise for what
+    tells such images apart. Batches of 16 samples and more are then searched for towards the real gradient,
+    in a small radius around the noisy images; what is left over is added to the next batch's target. Smaller
+    batches upload the gradient of the noisy images.
     `Refiner.paper()` has the paper's settings.
 
     An image's noise depends on the client's secret and on the image only, so that many uploads of it can't
@@ -211,17 +213,20 @@ class Refiner(RefinerSettings, Defense):
         """What is proven about an upload, as one sentence.
 
         x + s·n is a Gaussian mechanism in the metric in which the noise is white. Since n is kept, this holds
-        for any number of uploads of an image together, whatever models they were made with.
+        for any number of uploads of an image together, whatever models they were made with. How weak it is
+        follows from the bundled statistics: the distance at which two random images like those lie.
 
         >>> print(Refiner(search="never").guarantee())
         all uploads of an image together are a Gaussian mechanism: two images at a distance d in the ...
         """
         if not self.has_guarantee:
             return "none: the protection is measured, not proven"
+        images = NaturalNoise.bundled()
+        distance = images.with_white(self.white).distance_between(images)
         return (
             "all uploads of an image together are a Gaussian mechanism: two images at a distance d in the "
-            f"noise's metric are {1 / self.alpha:.2g}·d-Gaussian-DP; weak, since two random "
-            "CIFAR-10 images are about 80 apart, and it does not cover changed copies of an image or labels"
+            f"noise's metric are {1 / self.alpha:.2g}·d-Gaussian-DP; weak, since two random natural images "
+            f"are about {distance:.0f} apart, and it does not cover changed copies of an image or labels"
         )
 
     def compute_upload(self, task: Task, batch: Batch) -> Upload:

@@ -129,6 +129,26 @@ class NaturalNoise(nn.Module):
         identity = torch.eye(self.shape[0], dtype=self.mean.dtype, device=self.mean.device)
         return NaturalNoise(self.covariance + deviation**2 * identity, self.mean)
 
+    def distance_between(self, images: "NaturalNoise") -> float:
+        """Return how far apart two random images lie, in units of this noise: a root mean square.
+
+        Args:
+            images: The statistics of the images, of this noise's shape.
+
+        Raises:
+            DataError: They have another shape.
+
+        >>> images = NaturalNoise.bundled()
+        >>> round(images.distance_between(images))  # √(2 · 3 · 32 · 32)
+        78
+        >>> round(images.with_white(0.6).distance_between(images))
+        15
+        """
+        if images.shape != self.shape:
+            raise DataError(field="images", value=f"statistics of {images.shape}", expected=str(self.shape))
+        relative = torch.linalg.solve_triangular(self.root, images.root, upper=False)
+        return float(relative.square().sum().mul(2).sqrt())
+
     @classmethod
     def fit(cls, images: Tensor) -> "NaturalNoise":
         """Return the noise with the covariance of `images`.

@@ -43,9 +43,9 @@ class RefinerSettings:
     """Whether ε is relative to the norm of the real gradient."""
     start: str = "natural"
     """"blend" as in the paper, "centred", or "natural": x + α·n with n shaped like natural images."""
-    white: float = 0.0
+    white: float = 0.6
     """With `start="natural"`: the standard deviation of a white part of n, in units of the range. It hides
-    what tells images apart at high frequencies, of which natural images have little."""
+    what tells images apart at high frequencies, of which natural images have little; 0 for none."""
     statistics: str | None = field(default=None, metadata=PRIVATE)
     """File with the statistics of the noise, from `refiner noise fit`; None for the bundled ones."""
     search: str = "batches"
@@ -156,7 +156,6 @@ class RefinerSettings:
                 "a search, warm_start = False and error_feedback = False",
             ),
             "beta": (self.beta > 0 and natural, "start = 'blend' or 'centred': D can't judge shaped noise"),
-            "white": (self.white > 0 and not natural, "start = 'natural'"),
             "statistics": (self.statistics is not None and not natural, "start = 'natural'"),
         }
         for name, (contradicts, condition) in contradictions.items():
