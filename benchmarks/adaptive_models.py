@@ -136,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--public", type=int, default=160)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(argv)
-    cifar10, statistics = load_data("cifar10", "train", root=options.data), NaturalNoise.bundled()
+    cifar10 = load_data("cifar10", "train", root=options.data)
 
     def clients(first: int, count: int) -> tuple[Tensor, Tensor]:
         rows = slice(first, first + count)
@@ -145,11 +145,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     victims, public = clients(40_000, options.victims), clients(0, options.public)
     truth = victims[0].flatten(0, 1)
-    white = [statistics.whiten(x.flatten(0, 1) - statistics.mean).flatten(1) for x, _ in (public, victims)]
     blind = blind_guess(truth, public[0].flatten(0, 1)).scores
     for name in options.defenses:
         defense = make_defense(name)
         assert isinstance(defense, Refiner)
+        statistics = NaturalNoise.bundled().with_white(defense.white)
+        wanted = statistics.whiten(public[0].flatten(0, 1) - statistics.mean).flatten(1)
         spread = (1 + defense.alpha**2) ** 0.5
         for orders in options.orders:
             began, server = time.perf_counter(), Server(statistics, orders, options.seed)
@@ -159,7 +160,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             )
             row = {"defense": name, "orders": orders, "batch": BATCH, "victims": len(truth)}
             for label, columns in (("noisy images", slice(0, 1)), ("all orders", slice(0, 2))):
-                guess = estimate(known[..., columns], white[0], given[..., columns]).view_as(truth)
+                guess = estimate(known[..., columns], wanted, given[..., columns]).view_as(truth)
                 images = (statistics(guess) + statistics.mean).clamp(0, 1)
                 row |= {
                     label: float(psnr(images, truth).mean()),
