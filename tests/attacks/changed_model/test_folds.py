@@ -257,6 +257,6 @@ def test_what_is_missing_is_one_line(task: Task) -> None:
         attack.changed_task(
             Task(MLP(4, hidden=4).bfloat16(), example=torch.zeros(1, 3, 32, 32).bfloat16()), 4
         )
-    for wrong in ("uploads=0", "uploads=7", "radius=0", "scale=-1", "simulated=1"):
+    for wrong in ("uploads=0", "uploads=7", "radius=0", "white=-1", "scale=-1", "simulated=1"):
         with pytest.raises(SettingError, match=wrong.partition("=")[0]):
             make_attack(f"folds:{wrong}")

@@ -69,12 +69,13 @@ class FoldingModule(nn.Module):
         nn.init.zeros_(self.features.bias)
 
     @classmethod
-    def for_task(cls, task: Task, scale: float) -> "FoldingModule":
+    def for_task(cls, task: Task, scale: float, white: float) -> "FoldingModule":
         """Return the module for a model.
 
         Args:
             task: The model and its loss.
             scale: The size of the derivatives of the loss for the outputs.
+            white: The deviation of the noise's white part.
         """
         like = next(iter(task.parameters().values()))
         image = torch.full(
@@ -86,8 +87,8 @@ class FoldingModule(nn.Module):
         directions = scale * torch.linalg.pinv(derivatives, rtol=_SMALLEST)
         by_class = (derivatives @ directions).to(like.dtype)
         # A copy: what is put in front of a model is converted to its type.
-        statistics = copy.deepcopy(NaturalNoise.bundled(like.device).for_shape(task.input_shape))
-        return cls(statistics, directions.to(like.dtype), by_class, scores[0].detach().softmax(0))
+        noise = NaturalNoise.bundled(like.device).for_shape(task.input_shape).with_white(white)
+        return cls(copy.deepcopy(noise), directions.to(like.dtype), by_class, scores[0].detach().softmax(0))
 
     def set_wave(self, wave: tuple[float, float] | None) -> None:
         """Let features be triangle waves with segments of a length and a middle; None: the coordinates."""

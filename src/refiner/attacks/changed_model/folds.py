@@ -60,6 +60,8 @@ class Folds(Attack):
     """Uploads of each client, for as many models."""
     radius: float = 1.0
     """How far the defence searches, in standard deviations of a coordinate: segments are a little shorter."""
+    white: float = 0.6
+    """The white part of the defence's noise, Refiner's `white`: coordinates are in units of that noise."""
     scale: float = 10.0
     """The size of the gradients that hold the features, beside those of the model."""
     simulated: int = 64
@@ -69,6 +71,7 @@ class Folds(Attack):
     def __post_init__(self) -> None:
         checks.integer("uploads", self.uploads, 1, len(_WAVES) + 1)
         checks.number("radius", self.radius, 0, 1e3, above=True)
+        checks.number("white", self.white, 0, 100)
         checks.number("scale", self.scale, 0, 1e6, above=True)
         checks.integer("simulated", self.simulated, 2, 100_000)
 
@@ -129,7 +132,7 @@ class Folds(Attack):
         """
         self.check(task)
         put_in_front(task, nn.Identity())  # a model that takes no batches is refused before it is measured
-        changed = put_in_front(task, FoldingModule.for_task(task, self.scale))
+        changed = put_in_front(task, FoldingModule.for_task(task, self.scale, self.white))
         self.send_in_round(changed, 0)
         return changed
 
