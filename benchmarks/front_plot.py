@@ -4,7 +4,7 @@
 
 Reads learned.jsonl and known-metric.jsonl (`learned_attack.py`, single images), defenses.jsonl
 (`defense_table.py`, tuned InvertingGrad at the initial model), and utility.jsonl (`utility.py`, ten
-clients × 8,000 rounds; the paper's settings 7,500). A point is a setting: its PMM, the
+clients × 8,000 rounds; the paper's settings 7,500, the default 3,000). A point is a setting: its PMM, the
 mean over seeds, and the highest PSNR and top-1 of all attacks at all states of the model. Only settings
 attacked at both states are drawn. Single images are not searched for, so `search=never` has the attacks of
 the same strength and its own PMM. Needs matplotlib, from the extra `plot`. Draws the figure of
@@ -21,18 +21,19 @@ from typing import Any
 COLOURS = {
     "none": "#1b1c1e",
     "refiner": "#d62728",
+    "refiner, no white noise": "#7f1d1d",
     "refiner, never": "#9c755f",
     "dp-gaussian": "#76b7b2",
     "gq": "#b07aa1",
     "pruning": "#59a14f",
     "soteria": "#4e79a7",
-    "refiner, white": "#ff9da7",
+    "refiner, only white noise": "#ff9da7",
     "refiner-paper": "#f28e2b",
 }
 NEVER = {
-    "refiner:search=never": "refiner",
-    "refiner:search=never,alpha=2": "refiner:alpha=2",
-    "refiner:search=never,alpha=1": "refiner:alpha=1",
+    "refiner:white=0,search=never": "refiner:white=0",
+    "refiner:white=0,search=never,alpha=2": "refiner:white=0,alpha=2",
+    "refiner:white=0,search=never,alpha=1": "refiner:white=0,alpha=1",
 }
 STATES = {"initial", "trained"}
 PANELS = {"PSNR": "PSNR of the strongest attack, dB", "top-1": "share identified among 1,000"}
@@ -56,18 +57,22 @@ def tuned_rows(table: list[Row]) -> list[Row]:
 
 def settings(attacks: list[Row], trainings: list[Row]) -> list[Row]:
     """One point for each setting that was attacked at both states and trained."""
-    seeds = defaultdict(list)
+    runs = defaultdict(list)
     for row in trainings:
-        if (row["model"], row["data"], row["clients"]) == ("lenet", "cifar10", 10) and row["rounds"] >= 7500:
-            seeds[row["defense"].removesuffix(",sensitivity=estimated")].append(row["pmm"])
-    kept = {defense: sum(values) / len(values) for defense, values in seeds.items()}
+        if (row["model"], row["data"], row.get("sampled") or row["clients"]) == ("lenet", "cifar10", 10):
+            runs[row["defense"].removesuffix(",sensitivity=estimated")].append(row)
+    kept = {}
+    for defense, rows in runs.items():
+        longest = [row["pmm"] for row in rows if row["rounds"] == max(other["rounds"] for other in rows)]
+        kept[defense] = sum(longest) / len(longest)
     by_defense = defaultdict(list)
     for row in attacks:
         if row["batch"] == 1 and row["model"] == "lenet" and row["attack"] in ATTACKS:
             by_defense[row["defense"]].append(row)
     for name, attacked_as in NEVER.items():
-        kept[name.replace(":search=", ", ")] = kept[name]
-        by_defense[name.replace(":search=", ", ")] = by_defense[attacked_as]
+        drawn_as = name.replace(":white=0,search=", ", ")
+        kept[drawn_as] = kept[name]
+        by_defense[drawn_as] = by_defense[attacked_as]
     return [
         {"defense": name, "pmm": kept[name]} | {key: max(row[key] for row in rows) for key in PANELS}
         for name, rows in by_defense.items()
@@ -78,7 +83,9 @@ def settings(attacks: list[Row], trainings: list[Row]) -> list[Row]:
 def family(defense: str) -> str:
     """The defence without its strength."""
     if defense.startswith("refiner:start=centred"):
-        return "refiner, white"
+        return "refiner, only white noise"
+    if defense.startswith("refiner:white=0"):
+        return "refiner, no white noise"
     return "refiner, never" if defense.startswith("refiner, never") else defense.partition(":")[0]
 
 

@@ -35,9 +35,9 @@ from rows import append_rows
 
 DEFENSES = [
     "none",
-    *(f"refiner:alpha={alpha}" for alpha in ("1.5", "3", "6")),
-    "refiner:search=always,alpha=3",
-    *(f"refiner:search=never,alpha={alpha}" for alpha in ("0.5", "1", "3")),
+    *(f"refiner:white=0,alpha={alpha}" for alpha in ("1.5", "3", "6")),
+    "refiner:white=0,search=always,alpha=3",
+    *(f"refiner:white=0,search=never,alpha={alpha}" for alpha in ("0.5", "1", "3")),
     *(f"refiner-paper:epsilon={epsilon}" for epsilon in ("0.05", "0.1", "0.3")),
     *(f"soteria:rate={rate},sensitivity=estimated" for rate in ("0.3", "0.6", "0.9")),
     *(f"recup:budget={budget}" for budget in ("0.01", "0.05", "0.2")),

@@ -41,11 +41,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         nargs="+",
         default=[
             "refiner",
-            "refiner:alpha=4",
-            "refiner:alpha=5",
             "refiner:white=0.3",
-            "refiner:white=0.6",
-            "refiner:statistics=FITTED",
+            "refiner:white=0",
+            "refiner:white=0,alpha=4",
+            "refiner:white=0,alpha=5",
+            "refiner:white=0,statistics=FITTED",
         ],
     )
     parser.add_argument("--victims", type=int, default=200)

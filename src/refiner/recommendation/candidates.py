@@ -14,7 +14,7 @@ CANDIDATES = (
     "soteria:rate=0.8,sensitivity=estimated",
     "refiner:alpha=2",
     "refiner",
-    "refiner:alpha=5",
+    "refiner:alpha=4",
     "refiner:search=never",
 )
 """From the quickest to the slowest."""
@@ -23,7 +23,7 @@ KEPT_LONGEST = (
     "refiner",
     "pruning:rate=0.99",
     "dp-gaussian:magnitude=0.1,clip=none",
-    "refiner:alpha=5",
+    "refiner:alpha=4",
     "dp-gaussian:magnitude=1,clip=none",
     "gq:bits=2",
     "soteria:rate=0.8,sensitivity=estimated",
