@@ -170,6 +170,13 @@ def test_different_images_have_different_noise(task: Task, images: tuple[Tensor,
     assert correlation.abs().max() < 0.1
 
 
+def test_the_guarantee_says_how_far_apart_images_are_under_the_whole_noise() -> None:
+    default, shaped = Refiner(search="never").guarantee(), Refiner(search="never", white=0.0).guarantee()
+    assert "0.33·d-Gaussian-DP" in default and "about 15 apart" in default
+    assert "about 78 apart" in shaped
+    assert Refiner().guarantee().startswith("none")
+
+
 def test_a_refiner_can_not_be_pickled_or_copied() -> None:
     for leak in (pickle.dumps, copy.deepcopy):
         with pytest.raises(TypeError, match="secret"):

@@ -74,6 +74,17 @@ def test_another_size_keeps_the_variance_of_a_pixel(shape: tuple[int, int, int])
     assert variance == pytest.approx(float(bundled(white(300, 3, 32, 32)).var()), rel=0.15)
 
 
+@pytest.mark.parametrize("white", [0.0, 0.1, 0.6])
+def test_the_distance_between_images_is_that_of_drawn_ones(white: float) -> None:
+    images = NaturalNoise.bundled()
+    noise = images.with_white(white)
+    first, second = images(torch.randn(2, 400, 3, 32, 32, generator=torch.Generator().manual_seed(0)))
+    drawn = noise.whiten(first - second).flatten(1).square().sum(1).mean().sqrt()
+    assert noise.distance_between(images) == pytest.approx(float(drawn), rel=0.03)
+    with pytest.raises(DataError, match=r"images = .*: expected"):
+        noise.distance_between(images.for_shape((3, 16, 16)))
+
+
 def test_statistics_can_be_saved_and_loaded(tmp_path: Path) -> None:
     fitted = NaturalNoise.fit(load_sample().images)
     fitted.save(tmp_path / "noise.safetensors")
