@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 COLOURS = {
-    "refiner": "#d62728",
+    "refiner:white=0": "#d62728",
     "refiner-paper": "#f28e2b",
     "soteria": "#4e79a7",
     "pruning": "#59a14f",
@@ -25,6 +25,8 @@ COLOURS = {
 PANELS = {"error": "one image", "error of a batch": "a batch of 128"}
 # The setting by which the paper varies each defence.
 STRENGTHS = ("epsilon", "magnitude", "bits", "rate")
+# The form of Refiner that was attacked for this figure.
+REFINER = "refiner:white=0"
 # Range of the error axis; values outside it are drawn at its ends.
 MIN_ERROR, MAX_ERROR = 1e-3, 10.0
 TITLE = "Reconstruction by a tuned InvertingGrad against the error of the uploaded gradient"
@@ -33,7 +35,11 @@ TITLE = "Reconstruction by a tuned InvertingGrad against the error of the upload
 def varies_strength_only(defense: str) -> bool:
     """Whether `NAME:setting=value` sets nothing but the strength that the paper varies."""
     settings = defense.partition(":")[2]
-    return not settings or ("," not in settings and settings.partition("=")[0] in STRENGTHS)
+    return (
+        defense == REFINER
+        or not settings
+        or ("," not in settings and settings.partition("=")[0] in STRENGTHS)
+    )
 
 
 def draw_panel(axes: Any, rows: list[dict[str, Any]], key: str, label: str) -> None:
@@ -45,7 +51,7 @@ def draw_panel(axes: Any, rows: list[dict[str, Any]], key: str, label: str) -> N
         points = sorted(
             (min(max(float(row[key]), MIN_ERROR), MAX_ERROR), float(row["psnr"]))
             for row in rows
-            if row["defense"].partition(":")[0] == name
+            if name in (row["defense"], row["defense"].partition(":")[0])
         )
         size = 9 if len(points) == 1 else 5  # a single point has no line that draws attention to it
         axes.plot(*zip(*points, strict=True), color=colour, marker="s", markersize=size, label=name)

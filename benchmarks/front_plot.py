@@ -37,7 +37,7 @@ NEVER = {
 }
 STATES = {"initial", "trained"}
 PANELS = {"PSNR": "PSNR of the strongest attack, dB", "top-1": "share identified among 1,000"}
-ATTACKS = ("inverting", "linear", "learned")
+ATTACKS = ("inverting", "idlg", "linear", "learned")
 Row = dict[str, Any]
 
 

@@ -16,6 +16,8 @@ COLOURS = {
     "none": "#1b1c1e",
     "refiner": "#d62728",
     "refiner:search=never": "#9c755f",
+    "refiner:white=0": "#e08585",
+    "refiner:white=0,search=never": "#c9b2a2",
     "dp-gaussian:magnitude=1e-2,clip=1": "#4e79a7",
     "dp-gaussian:magnitude=1e-1,clip=none": "#76b7b2",
 }

@@ -3,6 +3,7 @@
 import copy
 import pickle
 from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -170,10 +171,14 @@ def test_different_images_have_different_noise(task: Task, images: tuple[Tensor,
     assert correlation.abs().max() < 0.1
 
 
-def test_the_guarantee_says_how_far_apart_images_are_under_the_whole_noise() -> None:
+def test_the_guarantee_says_how_far_apart_images_are_under_the_whole_noise(tmp_path: Path) -> None:
     default, shaped = Refiner(search="never").guarantee(), Refiner(search="never", white=0.0).guarantee()
     assert "0.33·d-Gaussian-DP" in default and "about 15 apart" in default
     assert "about 78 apart" in shaped
+    small = NaturalNoise.bundled().for_shape((3, 16, 16))
+    small.save(tmp_path / "small.safetensors")
+    fitted = Refiner(search="never", white=0.0, statistics=str(tmp_path / "small.safetensors"))
+    assert "about 39 apart" in fitted.guarantee()
     assert Refiner().guarantee().startswith("none")
 
 

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self
 
 import torch
@@ -214,19 +215,22 @@ class Refiner(RefinerSettings, Defense):
 
         x + s·n is a Gaussian mechanism in the metric in which the noise is white. Since n is kept, this holds
         for any number of uploads of an image together, whatever models they were made with. How weak it is
-        follows from the bundled statistics: the distance at which two random images like those lie.
+        follows from the statistics: the distance at which two random images like those lie.
 
         >>> print(Refiner(search="never").guarantee())
         all uploads of an image together are a Gaussian mechanism: two images at a distance d in the ...
         """
         if not self.has_guarantee:
             return "none: the protection is measured, not proven"
-        images = NaturalNoise.bundled()
+        images = (
+            NaturalNoise.bundled() if self.statistics is None else NaturalNoise.load(Path(self.statistics))
+        )
         distance = images.with_white(self.white).distance_between(images)
         return (
             "all uploads of an image together are a Gaussian mechanism: two images at a distance d in the "
-            f"noise's metric are {1 / self.alpha:.2g}·d-Gaussian-DP; weak, since two random natural images "
-            f"are about {distance:.0f} apart, and it does not cover changed copies of an image or labels"
+            f"noise's metric are {1 / self.alpha:.2g}·d-Gaussian-DP; weak, since two random images like "
+            f"those of its statistics are about {distance:.0f} apart, and it does not cover changed copies "
+            "of an image or labels"
         )
 
     def compute_upload(self, task: Task, batch: Batch) -> Upload:

@@ -42,10 +42,12 @@ class RefinerSettings:
     epsilon_relative: bool = False
     """Whether ε is relative to the norm of the real gradient."""
     start: str = "natural"
-    """"blend" as in the paper, "centred", or "natural": x + α·n with n shaped like natural images."""
+    """"blend" as in the paper, "centred", or "natural": x + α·n with n shaped like natural images,
+    plus a white part."""
     white: float = 0.6
     """With `start="natural"`: the standard deviation of a white part of n, in units of the range. It hides
-    what tells images apart at high frequencies, of which natural images have little; 0 for none."""
+    what tells images apart at high frequencies, of which natural images have little; 0 for none.
+    Other starts ignore it."""
     statistics: str | None = field(default=None, metadata=PRIVATE)
     """File with the statistics of the noise, from `refiner noise fit`; None for the bundled ones."""
     search: str = "batches"
