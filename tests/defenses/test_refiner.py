@@ -24,6 +24,7 @@ from refiner import (
 )
 from refiner.core import NoiseSource, Update
 from refiner.data import load_sample
+from refiner.defenses.refine.initialization import NOISE_STEPS
 from refiner.shaped_noise import NaturalNoise
 
 
@@ -171,6 +172,37 @@ def test_different_images_have_different_noise(task: Task, images: tuple[Tensor,
     assert correlation.abs().max() < 0.1
 
 
+def test_settings_of_one_secret_do_not_share_their_noise(tmp_path: Path) -> None:
+    x, secret = load_sample().images[:8], bytes(range(32))
+    bundled, file = NaturalNoise.bundled(), tmp_path / "doubled.safetensors"
+    NaturalNoise(2 * bundled.covariance, bundled.mean).save(file)
+    others = {
+        "alpha": Refiner(secret=secret, alpha=2.0),
+        "white": Refiner(secret=secret, white=0.0),
+        "statistics": Refiner(secret=secret, statistics=str(file)),
+        "start": Refiner(secret=secret, start="centred"),
+        "blend": Refiner(secret=secret, start="blend", alpha=0.5),
+    }
+    whole = bundled.with_white(Refiner().white)
+    draws = whole.whiten(Refiner(secret=secret).noisy(x) - x).flatten()
+    for name, other in others.items():
+        different = whole.whiten(other.noisy(x) - x).flatten()
+        assert abs(float(torch.corrcoef(torch.stack([draws, different]))[0, 1])) < 0.03, name
+    same = Refiner.light(secret=secret, search="always", alpha=3)
+    assert torch.equal(Refiner(secret=secret).noisy(x), same.noisy(x))
+
+
+def test_statistics_are_those_of_the_file_when_the_refiner_was_made(tmp_path: Path) -> None:
+    x, file = load_sample().images[:2], tmp_path / "noise.safetensors"
+    bundled = NaturalNoise.bundled()
+    bundled.save(file)
+    before = Refiner(secret=bytes(32), statistics=str(file))
+    NaturalNoise(4 * bundled.covariance, bundled.mean).save(file)
+    after = Refiner(secret=bytes(32), statistics=str(file))
+    assert torch.equal(before.noisy(x), Refiner(secret=bytes(32)).noisy(x))
+    assert float((after.noisy(x) - x).std()) > 1.1 * float((before.noisy(x) - x).std())
+
+
 def test_the_guarantee_says_how_far_apart_images_are_under_the_whole_noise(tmp_path: Path) -> None:
     default, shaped = Refiner(search="never").guarantee(), Refiner(search="never", white=0.0).guarantee()
     assert "0.33·d-Gaussian-DP" in default and "about 15 apart" in default
@@ -226,7 +258,7 @@ def test_data_outside_the_input_range_raises(task: Task, images: tuple[Tensor, T
         Refiner().protect(task, 2 * x - 1, y)
     wide, _ = refine(Refiner(input_range=(-1.0, 1.0)), task, 2 * x - 1, y, seed=0)
     plain, _ = refine(Refiner(), task, x, y, seed=0)
-    assert torch.allclose(wide - (2 * x - 1), 2 * (plain - x), atol=1e-5)
+    assert torch.allclose(wide - (2 * x - 1), 2 * (plain - x), atol=2.1 / NOISE_STEPS)
 
 
 def test_images_too_small_for_the_evaluation_network_need_beta_zero() -> None:
@@ -337,6 +369,12 @@ def test_a_seeded_key_is_reproducible_and_differs_between_seeds(
         ("warm_start", {"warm_start": True, "start": "centred", "error_feedback": False}),
         ("beta", {"beta": 1.0}),
         ("statistics", {"statistics": "noise.safetensors", "start": "blend", "alpha": 0.5}),
+        ("white", {"white": 0.3, "start": "centred"}),
+        ("radius", {"radius": 0.5, "start": "centred"}),
+        ("radius", {"radius": None, "search": "never"}),
+        ("iterations", {"iterations": 8, "search": "never"}),
+        ("min_search_batch", {"min_search_batch": 4, "search": "never"}),
+        ("solver", {"solver": "descent", "search": "never"}),
     ],
 )
 def test_settings_that_contradict_each_other_raise(field: str, settings: dict[str, Any]) -> None:
@@ -352,9 +390,9 @@ def test_networks_lists_what_the_uploads_depend_on(task: Task) -> None:
     assert Refiner.paper().networks(task)["evaluation"] is EvaluationNetwork.bundled()
 
 
-def test_a_missing_statistics_file_is_one_line(task: Task, images: tuple[Tensor, Tensor]) -> None:
+def test_a_missing_statistics_file_is_one_line() -> None:
     with pytest.raises(DataError, match=r"^statistics = '.*': not noise statistics"):
-        Refiner(statistics="nowhere.safetensors").protect(task, *images)
+        Refiner(statistics="nowhere.safetensors")
 
 
 def test_settings_of_an_update_name_the_defence_but_no_secret(

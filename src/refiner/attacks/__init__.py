@@ -28,7 +28,7 @@ from refiner.attacks.matching.parametrisation import Latent, Parametrisation, Pi
 from refiner.attacks.matching.priors import Guess, Prior, TotalVariation
 from refiner.attacks.matching.sweep import Sweep, tunable
 from refiner.attacks.observation import Observation
-from refiner.attacks.simulation import SimulatedUploads, Simulator
+from refiner.attacks.simulation import KnownDefense, SimulatedUploads, Simulator
 from refiner.attacks.stages.adaptive import Adaptive
 from refiner.attacks.stages.denoised import Denoised
 from refiner.attacks.threat_model import Capability, ThreatModel
@@ -85,6 +85,7 @@ __all__ = [
     "Guess",
     "Imprint",
     "InvertingGradients",
+    "KnownDefense",
     "Latent",
     "LearnedReconstruction",
     "LinearReconstruction",

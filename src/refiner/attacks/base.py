@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from refiner import checks
 from refiner.attacks.observation import Observation, check_same_victims
-from refiner.attacks.simulation import Simulator
+from refiner.attacks.simulation import KnownDefense, Simulator
 from refiner.attacks.threat_model import Capability, ThreatModel
 from refiner.core.determinism import deterministic_algorithms
 from refiner.core.task import Task
@@ -247,11 +247,12 @@ class Attack(ABC):
             labels: Those of the clients of an audit `[V, B]`, or of the clients of each sum.
         """
 
-    def prepared(self, public: Tensor) -> Self:
-        """Return the attack with settings that fit images like the public ones; by default itself.
+    def prepared(self, public: Tensor, defense: KnownDefense) -> Self:
+        """Return the attack with settings that fit the public images and the defence; by default itself.
 
         Args:
             public: Public images `[N, C, H, W]` that are granted to the attacker.
+            defense: What is known of the defence; empty if that is not granted.
         """
         return self
 

@@ -3,12 +3,12 @@
 Attacks import no defence. Who runs an attack, an audit for example, passes the defence in as a function.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from refiner import checks
 from refiner.core.task import Task
@@ -22,6 +22,19 @@ class SimulatedUploads(NamedTuple):
     """One upload `[V, N]` of every client for each of the model's states that the attacker observed."""
     robust: Tensor | None
     """The robust data `[V, B, *input]` of the first upload; None if the defence crafts none."""
+
+
+@dataclass(frozen=True, eq=False)
+class KnownDefense:
+    """What an attacker knows of the victims' defence beside being able to run it; no client's secret.
+
+    Args:
+        settings: Its public settings by name.
+        networks: The networks that its uploads depend on, by name.
+    """
+
+    settings: Mapping[str, object]
+    networks: Mapping[str, nn.Module]
 
 
 @dataclass(frozen=True, eq=False)

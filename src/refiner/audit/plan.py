@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from refiner import checks
-from refiner.attacks import Attack, ThreatModel, make_attack
+from refiner.attacks import Attack, KnownDefense, ThreatModel, make_attack
 from refiner.audit.attacker_images import AttackerImages, checked_pool, choose_attacker_images
 from refiner.audit.from_robust import RobustEstimation
 from refiner.audit.local_update import UPLOADS_REVISION
@@ -151,7 +151,8 @@ class Plan:
             original, public, None if pool is None else checked_pool(pool)[0]
         )
         if granted.public and public_images.candidates is not None:
-            attacker = attacker.prepared(public_images.candidates)
+            known = (defender.settings(), defender.networks(task)) if granted.defense else ({}, {})
+            attacker = attacker.prepared(public_images.candidates, KnownDefense(*known))
         task = attacker.changed_task(task, samples)
         attacker.send_to(task, 0, protocol.summed_clients)
         checks.integer("seed", seed, 0, SEED_OFFSET - 1)

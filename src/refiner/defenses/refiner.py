@@ -1,6 +1,7 @@
 """Refiner: uploads the gradient of robust data, which looks like noise but trains like the real data."""
 
 import hashlib
+import hmac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -18,7 +19,7 @@ from refiner.defenses.batch import Batch
 from refiner.defenses.refine.batch_checks import check_copies, check_state
 from refiner.defenses.refine.channel_range import to_unit_batch
 from refiner.defenses.refine.craft import Crafted, craft_robust_data
-from refiner.defenses.refine.initialization import initial_robust_data, noise_statistics
+from refiner.defenses.refine.initialization import initial_robust_data, noise_for
 from refiner.defenses.refine.memory import RobustDataMemory
 from refiner.defenses.refine.refiner_settings import RefinerSettings
 from refiner.defenses.refine.refiner_state import RefinerState
@@ -26,7 +27,7 @@ from refiner.defenses.result import Upload
 from refiner.defenses.state import DefenseState
 from refiner.errors import SettingError
 from refiner.evaluation.network import EvaluationNetwork
-from refiner.shaped_noise import NaturalNoise
+from refiner.shaped_noise import NOISE_STATISTICS, NaturalNoise
 
 LIGHT_SETTINGS: dict[str, object] = {"iterations": 8, "radius": 2.0}
 PAPER_SETTINGS: dict[str, object] = {
@@ -88,8 +89,8 @@ class Refiner(RefinerSettings, Defense):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # Made now, not at the first upload: two threads must not draw two keys.
-        self._noise_source  # noqa: B018
+        # Both now, not at the first upload: two threads must not draw two keys, and a file may change.
+        self._statistics, self._noise_source  # noqa: B018
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
@@ -137,9 +138,7 @@ class Refiner(RefinerSettings, Defense):
         >>> torch.equal(defense.noisy(x)[1:], defense.noisy(x[1:]))
         True
         """
-        source, statistics = self._noise_source, None
-        if self.start == "natural":
-            statistics = self._noise(tuple(x.shape[1:]), x.device)
+        source, statistics = self._noise_source, self._noise(tuple(x.shape[1:]), x.device)
         per_channel = is_per_channel(self.input_range)
         if per_channel:
             check_channels(self.input_range, tuple(x.shape[1:]))
@@ -167,8 +166,8 @@ class Refiner(RefinerSettings, Defense):
         networks: dict[str, nn.Module] = {}
         if self.beta and self.privacy == "network":
             networks["evaluation"] = self.network or EvaluationNetwork.bundled(device)
-        if self.start == "natural":
-            networks["noise statistics"] = self._noise(task.input_shape, device)
+        if (noise := self._noise(task.input_shape, device)) is not None:
+            networks[NOISE_STATISTICS] = noise
         return networks
 
     @property
@@ -192,7 +191,21 @@ class Refiner(RefinerSettings, Defense):
 
     @cached_property
     def _noise_source(self) -> NoiseSource:
-        return NoiseSource(self.secret)
+        # The paper's noise is keyed by the secret itself, so that its uploads stay what they were.
+        if self.secret is None or (self.start, self.alpha) == ("blend", PAPER_SETTINGS["alpha"]):
+            return NoiseSource(self.secret)
+        # Two settings with the same draws would give images away: x + 3n and x + 2n tell x.
+        parts = [self.start, repr(float(self.alpha))]
+        if self._statistics is not None:
+            parts += [repr(float(self.white)), self._statistics.digest()]
+        return NoiseSource(hmac.digest(self.secret, f"refiner noise {' '.join(parts)}".encode(), "sha256"))
+
+    @cached_property
+    def _statistics(self) -> NaturalNoise | None:
+        """The statistics of shaped noise, without its white part; None with another start."""
+        if self.start != "natural":
+            return None
+        return NaturalNoise.bundled() if self.statistics is None else NaturalNoise.load(Path(self.statistics))
 
     @cached_property
     def _public_settings(self) -> RefinerSettings:
@@ -222,15 +235,15 @@ class Refiner(RefinerSettings, Defense):
         """
         if not self.has_guarantee:
             return "none: the protection is measured, not proven"
-        images = (
-            NaturalNoise.bundled() if self.statistics is None else NaturalNoise.load(Path(self.statistics))
-        )
+        images = self._statistics
+        assert images is not None
+        _, height, width = images.shape
         distance = images.with_white(self.white).distance_between(images)
         return (
             "all uploads of an image together are a Gaussian mechanism: two images at a distance d in the "
-            f"noise's metric are {1 / self.alpha:.2g}·d-Gaussian-DP; weak, since two random images like "
-            f"those of its statistics are about {distance:.0f} apart, and it does not cover changed copies "
-            "of an image or labels"
+            f"noise's metric are {1 / self.alpha:.2g}·d-Gaussian-DP; weak, since two random images of "
+            f"{height} × {width} pixels like those of its statistics are about {distance:.0f} apart, larger "
+            "ones more, and it does not cover changed copies of an image or labels"
         )
 
     def compute_upload(self, task: Task, batch: Batch) -> Upload:
@@ -250,15 +263,15 @@ class Refiner(RefinerSettings, Defense):
             robust = from_unit_range(robust, self.input_range, len(task.input_shape))
         return Upload(task.unflatten(upload), robust, scores if real else None)
 
-    def _noise(self, shape: tuple[int, ...], device: torch.device) -> NaturalNoise:
-        """The noise of `start = "natural"` for inputs of a shape."""
-        return noise_statistics(self.statistics, shape, device, self.white)
+    def _noise(self, shape: tuple[int, ...], device: torch.device) -> NaturalNoise | None:
+        """The noise of `start = "natural"` for inputs of a shape; None with another start."""
+        statistics = self._statistics
+        return None if statistics is None else noise_for(statistics, shape, device, self.white)
 
     def _craft(self, task: Task, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Uploads `[V, N]`, robust data and scores of some victims; what the state remembers is renewed."""
-        settings, statistics = self._public_settings, None
-        if self.start == "natural":
-            statistics = self._noise(tuple(batch.x.shape[2:]), batch.x.device)
+        settings = self._public_settings
+        statistics = self._noise(tuple(batch.x.shape[2:]), batch.x.device)
         # A study with a public seed must not change what a client's own uploads depend on.
         # One of several uploads of a study has the study's own state.
         is_alone = batch.noise.seeded and batch.noise.upload is None
@@ -286,7 +299,7 @@ class Refiner(RefinerSettings, Defense):
         # A recorded graph reads the model's other tensors, and the network's weights, at their addresses.
         parameters, others = task.all_tensors()
         addresses = tuple(t.data_ptr() for t in others.values())
-        key = ("refiner", settings, id(settings.network), iterations, addresses)
+        key = ("refiner", settings, id(settings.network), id(statistics), iterations, addresses)
         inputs = [batch.x, batch.y, start, searched, residual, *parameters.values()]
         upload, robust, residual, scores = task.graphs(key, craft, inputs)
         if feedback is not None and self.searches(batch.x.shape[1]):
@@ -316,16 +329,16 @@ class Refiner(RefinerSettings, Defense):
         statistics: NaturalNoise | None,
     ) -> tuple[Tensor, int, Callable[[Tensor], None]]:
         """The start of the search, its number of iterations, and a function that remembers its result."""
-        settings = self._public_settings
+        settings, key = self._public_settings, ("refiner start", self._public_settings, id(statistics))
 
-        def initialize(x: Tensor, ids: Tensor, key: Tensor) -> tuple[Tensor]:
-            return (initial_robust_data(settings, x, ids, key, statistics),)
+        def initialize(x: Tensor, ids: Tensor, words: Tensor) -> tuple[Tensor]:
+            return (initial_robust_data(settings, x, ids, words, statistics),)
 
         if batch.noisy is not None:
             return batch.noisy, self.iterations, lambda robust: None
         inputs = [batch.x, content_ids, batch.noise.key.to(batch.x.device)]
         if memory is None:
-            (start,) = task.graphs(("refiner start", settings), initialize, inputs)
+            (start,) = task.graphs(key, initialize, inputs)
             return start, self.iterations, lambda robust: None
         # The content is part of the key: an id whose image was cropped or mirrored is another sample, and old
         # robust data would carry the old image into the new upload.
@@ -339,7 +352,7 @@ class Refiner(RefinerSettings, Defense):
 
         if lookup.hits == len(lookup.stored):
             return lookup.values.view_as(batch.x), -(-self.iterations // 2), remember
-        (start,) = task.graphs(("refiner start", settings), initialize, inputs)
+        (start,) = task.graphs(key, initialize, inputs)
         if lookup.hits:
             stored = lookup.stored.view(*batch.x.shape[:2], *(1 for _ in batch.x.shape[2:]))
             start = torch.where(stored, lookup.values.view_as(batch.x), start)

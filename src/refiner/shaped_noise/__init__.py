@@ -8,4 +8,14 @@ best estimator leaves s² / (1 + s²) of the variance unexplained at strength s.
 from refiner.shaped_noise.natural_noise import NaturalNoise
 from refiner.shaped_noise.prediction import MIN_PREDICTED, Prediction, predict_psnr, wiener_estimate
 
-__all__ = ["MIN_PREDICTED", "NaturalNoise", "Prediction", "predict_psnr", "wiener_estimate"]
+NOISE_STATISTICS = "noise statistics"
+"""Under which name a defence lists its noise among its networks."""
+
+__all__ = [
+    "MIN_PREDICTED",
+    "NOISE_STATISTICS",
+    "NaturalNoise",
+    "Prediction",
+    "predict_psnr",
+    "wiener_estimate",
+]

@@ -1,5 +1,6 @@
 """`NaturalNoise`: the covariance of natural images at every frequency, and noise that has it."""
 
+import hashlib
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -20,7 +21,7 @@ _RIDGE = 1e-6
 
 
 class NaturalNoise(nn.Module):
-    """Turns white noise into noise with the covariance of images.
+    """Turns white noise into noise with the covariance of images, or of images plus white noise.
 
     Images are described by the covariance of their colours at every frequency of a cosine transform;
     frequencies are treated as independent. It is fitted on public images and is no secret.
@@ -60,12 +61,12 @@ class NaturalNoise(nn.Module):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """The shape (C, H, W) of the images that it was fitted on."""
+        """The shape (C, H, W) of the images that it is for."""
         channels, height, width = self.mean.shape
         return channels, height, width
 
     def forward(self, white: Tensor) -> Tensor:
-        """Return noise with the images' covariance, made of white noise `[..., C, H, W]`."""
+        """Return noise with this covariance, made of white noise `[..., C, H, W]`."""
         return inverse_dct(_mix(self.root, white))
 
     def whiten(self, noise: Tensor) -> Tensor:
@@ -148,6 +149,11 @@ class NaturalNoise(nn.Module):
             raise DataError(field="images", value=f"statistics of {images.shape}", expected=str(self.shape))
         relative = torch.linalg.solve_triangular(self.root, images.root, upper=False)
         return float(relative.square().sum().mul(2).sqrt())
+
+    def digest(self) -> str:
+        """Return a hash of the statistics, as hexadecimal digits."""
+        values = self.covariance.detach().cpu().contiguous()
+        return hashlib.sha256(values.view(torch.uint8).numpy().tobytes()).hexdigest()
 
     @classmethod
     def fit(cls, images: Tensor) -> "NaturalNoise":

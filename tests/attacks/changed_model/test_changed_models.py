@@ -5,7 +5,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from refiner.attacks import Attack, Imprint, Loki, Observation, ThreatModel, TrapWeights, make_attack
+from refiner.attacks import (
+    Attack,
+    Imprint,
+    KnownDefense,
+    Loki,
+    Observation,
+    ThreatModel,
+    TrapWeights,
+    make_attack,
+)
 from refiner.attacks.changed_model.front_module import brightness_edges
 from refiner.audit import Plan, audit
 from refiner.audit.protocol import Protocol
@@ -82,7 +91,7 @@ def test_the_bins_of_an_audit_fit_the_public_images(attack: str) -> None:
 
 
 def test_a_stage_passes_the_public_images_on() -> None:
-    prepared = make_attack("imprint:std=0.3+denoiser").prepared(0.2 * IMAGES)
+    prepared = make_attack("imprint:std=0.3+denoiser").prepared(0.2 * IMAGES, KnownDefense({}, {}))
     assert prepared.settings()["imprint.mean"] == pytest.approx(float(0.2 * IMAGES.mean()))
     assert prepared.settings()["imprint.std"] == 0.3
 

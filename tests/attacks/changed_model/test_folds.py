@@ -1,5 +1,7 @@
 """A server that folds images: exact without a defence and behind a search, and at its bound without one."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,14 +12,16 @@ from torch import Tensor, nn
 from refiner.attacks import Folds, Observation, ThreatModel, make_attack
 from refiner.attacks.changed_model.coordinate_estimate import CoordinateEstimate
 from refiner.attacks.changed_model.folding_module import folding_module, triangle_wave
+from refiner.attacks.stages.wrapped_attack import WrappedAttack
 from refiner.audit import audit
 from refiner.audit.attacker_images import AttackerImages
+from refiner.audit.plan import Plan
 from refiner.audit.protocol import Protocol
 from refiner.audit.summary import verdict_note
 from refiner.audit.uploads import simulator, uploads_in_rounds
 from refiner.core import Task
 from refiner.data import load_public_sample, load_sample
-from refiner.defenses import NoDefense, make_defense
+from refiner.defenses import NoDefense, Refiner, make_defense
 from refiner.errors import DataError, SettingError, ThreatModelError
 from refiner.models import MLP
 from refiner.shaped_noise import NaturalNoise
@@ -159,6 +163,31 @@ def test_bundled_statistics_and_the_wave_stay_as_they_were(task: Task) -> None:
     assert torch.equal(folding_module(changed).wave, wave)
 
 
+@pytest.mark.parametrize("attack", [Folds(), make_attack("folds+denoiser")])
+def test_an_audit_tells_it_the_noise_and_the_radius_of_the_defence(attack: Folds, tmp_path: Path) -> None:
+    images = F.avg_pool2d(load_sample().images[:16], 2)  # large enough for an audit's metrics
+    task = Task(MLP(CLASSES, input_shape=(3, 16, 16), hidden=8), example=images[:1])
+    x, public = images.view(2, BATCH, 3, 16, 16), F.avg_pool2d(load_public_sample().images[:400], 2)
+    pool = (public, torch.zeros(len(public), dtype=torch.long))
+    fitted, file = NaturalNoise.fit(public), tmp_path / "fitted.safetensors"
+    fitted.save(file)
+    defense = Refiner(white=0.25, radius=0.5, statistics=str(file))
+
+    def prepared(given: Folds, threat: ThreatModel) -> Folds:
+        plan = Plan.of(task, x, LABELS, defense=defense, attack=given, pool=pool, threat=threat)
+        inner = plan.attack.attack if isinstance(plan.attack, WrappedAttack) else plan.attack
+        assert isinstance(inner, Folds)
+        return inner
+
+    knows = prepared(attack, MALICIOUS)
+    assert knows.noise is not None and knows.radius == 0.5
+    torch.testing.assert_close(knows.noise.covariance, fitted.with_white(0.25).covariance)
+    front = folding_module(knows.changed_task(task, BATCH))
+    torch.testing.assert_close(front.statistics.covariance, knows.noise.covariance)
+    given = prepared(Folds(radius=2.0, noise=NaturalNoise.bundled()), MALICIOUS)
+    assert given.radius == 2.0 and given.noise is NaturalNoise.bundled()
+
+
 def test_stages_after_it(task: Task) -> None:
     with pytest.raises(
         DataError, match=r"^attack = 'folds\+adaptive': expected adaptive after an attack of one"
@@ -257,6 +286,6 @@ def test_what_is_missing_is_one_line(task: Task) -> None:
         attack.changed_task(
             Task(MLP(4, hidden=4).bfloat16(), example=torch.zeros(1, 3, 32, 32).bfloat16()), 4
         )
-    for wrong in ("uploads=0", "uploads=7", "radius=0", "white=-1", "scale=-1", "simulated=1"):
+    for wrong in ("uploads=0", "uploads=7", "radius=0", "noise=1", "scale=-1", "simulated=1"):
         with pytest.raises(SettingError, match=wrong.partition("=")[0]):
             make_attack(f"folds:{wrong}")

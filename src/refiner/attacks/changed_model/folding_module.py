@@ -1,6 +1,5 @@
 """The module of a server that folds images: features that a search reaches however strong its noise."""
 
-import copy
 import math
 
 import torch
@@ -69,13 +68,13 @@ class FoldingModule(nn.Module):
         nn.init.zeros_(self.features.bias)
 
     @classmethod
-    def for_task(cls, task: Task, scale: float, white: float) -> "FoldingModule":
+    def for_task(cls, task: Task, scale: float, noise: NaturalNoise) -> "FoldingModule":
         """Return the module for a model.
 
         Args:
             task: The model and its loss.
             scale: The size of the derivatives of the loss for the outputs.
-            white: The deviation of the noise's white part.
+            noise: What whitens images of the task's shape; converted to the model's type.
         """
         like = next(iter(task.parameters().values()))
         image = torch.full(
@@ -86,9 +85,7 @@ class FoldingModule(nn.Module):
         derivatives = torch.autograd.grad(loss, image)[0].flatten(1).double()
         directions = scale * torch.linalg.pinv(derivatives, rtol=_SMALLEST)
         by_class = (derivatives @ directions).to(like.dtype)
-        # A copy: what is put in front of a model is converted to its type.
-        noise = NaturalNoise.bundled(like.device).for_shape(task.input_shape).with_white(white)
-        return cls(copy.deepcopy(noise), directions.to(like.dtype), by_class, scores[0].detach().softmax(0))
+        return cls(noise, directions.to(like.dtype), by_class, scores[0].detach().softmax(0))
 
     def set_wave(self, wave: tuple[float, float] | None) -> None:
         """Let features be triangle waves with segments of a length and a middle; None: the coordinates."""

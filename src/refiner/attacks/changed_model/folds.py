@@ -1,10 +1,11 @@
 """Folded images: a server that makes up models reads batches that a defence searches for."""
 
+import copy
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -22,13 +23,16 @@ from refiner.attacks.changed_model.front_module import put_in_front
 from refiner.attacks.label_inference import labels_in_shares
 from refiner.attacks.learning.simulated_batches import derive_seed
 from refiner.attacks.observation import Observation
-from refiner.attacks.simulation import Simulator
+from refiner.attacks.simulation import KnownDefense, Simulator
 from refiner.attacks.threat_model import Capability, ThreatModel
 from refiner.core.task import Task
 from refiner.errors import DataError
+from refiner.shaped_noise import NOISE_STATISTICS, NaturalNoise
 
 # The length of a segment in units of the radius, and the middle of a rising one in standard deviations.
 _WAVES = [(0.9, 0.0), (0.72, 0.2), (0.55, 0.1), (0.9, 0.45), (0.8, 0.3)]
+# Where the defence is not known to be another: the radius and the white part of Refiner's default.
+_RADIUS, _WHITE = 1.0, 0.6
 # Public images whose coordinates are the prior.
 _PRIOR_IMAGES = 2000
 Layer = tuple[Tensor, Tensor]
@@ -58,22 +62,26 @@ class Folds(Attack):
 
     uploads: int = 6
     """Uploads of each client, for as many models."""
-    radius: float = 1.0
-    """How far the defence searches, in standard deviations of a coordinate: segments are a little shorter."""
-    white: float = 0.6
-    """The white part of the defence's noise, Refiner's `white`: coordinates are in units of that noise."""
+    radius: float | None = None
+    """How far the defence searches, in standard deviations of a coordinate: segments are a little shorter.
+    None for what the defence in an audit says, or 1 where it says nothing."""
     scale: float = 10.0
     """The size of the gradients that hold the features, beside those of the model."""
     simulated: int = 64
     """Public images whose uploads are simulated: half of them show how uploads err, the other half how many
     uploads help."""
+    noise: NaturalNoise | None = field(default=None, repr=False, compare=False)
+    """The defence's noise: coordinates are in its units. None for that of the defence in an audit, or of
+    Refiner's default where the defence has none."""
 
     def __post_init__(self) -> None:
         checks.integer("uploads", self.uploads, 1, len(_WAVES) + 1)
-        checks.number("radius", self.radius, 0, 1e3, above=True)
-        checks.number("white", self.white, 0, 100)
+        if self.radius is not None:
+            checks.number("radius", self.radius, 0, 1e3, above=True)
         checks.number("scale", self.scale, 0, 1e6, above=True)
         checks.integer("simulated", self.simulated, 2, 100_000)
+        if self.noise is not None and not isinstance(self.noise, NaturalNoise):
+            raise checks.wrong("noise", self.noise, "a NaturalNoise or None")
 
     @property
     def rounds(self) -> int:
@@ -87,7 +95,34 @@ class Folds(Attack):
         It is the last because a search can't reach them, and error feedback would add what it left over to
         the uploads that follow.
         """
-        return [*((self.radius * length, middle) for length, middle in _WAVES[: self.uploads - 1]), None]
+        radius = _RADIUS if self.radius is None else self.radius
+        return [*((radius * length, middle) for length, middle in _WAVES[: self.uploads - 1]), None]
+
+    def settings(self) -> dict[str, object]:
+        """Return the settings by name; the noise is among the `networks`."""
+        return {name: value for name, value in super().settings().items() if name != "noise"}
+
+    def networks(self, task: Task) -> Mapping[str, nn.Module]:
+        """Return the defence's noise, if it is known.
+
+        Args:
+            task: The model and its loss.
+        """
+        return {} if self.noise is None else {"noise": self.noise}
+
+    def prepared(self, public: Tensor, defense: KnownDefense) -> Self:
+        """Return the attack with the defence's noise and radius, where none are set.
+
+        Args:
+            public: Public images `[N, C, H, W]`.
+            defense: What is known of the defence.
+        """
+        noise, radius = defense.networks.get(NOISE_STATISTICS), defense.settings.get("radius")
+        return replace(
+            self,
+            noise=noise if self.noise is None and isinstance(noise, NaturalNoise) else self.noise,
+            radius=radius if self.radius is None and isinstance(radius, float | int) else self.radius,
+        )
 
     def check(self, task: Task) -> None:
         """Raise unless images of the task can be folded.
@@ -132,7 +167,7 @@ class Folds(Attack):
         """
         self.check(task)
         put_in_front(task, nn.Identity())  # a model that takes no batches is refused before it is measured
-        changed = put_in_front(task, FoldingModule.for_task(task, self.scale, self.white))
+        changed = put_in_front(task, FoldingModule.for_task(task, self.scale, self._noise(task)))
         self.send_in_round(changed, 0)
         return changed
 
@@ -235,6 +270,13 @@ class Folds(Attack):
             for found in candidates([values[half:] for values in simulated])
         ]
         return candidates(read)[min(range(len(errors)), key=errors.__getitem__)]
+
+    def _noise(self, task: Task) -> NaturalNoise:
+        """A copy of the noise that coordinates are in units of: a model's parts are converted to its type."""
+        device = next(iter(task.parameters().values())).device
+        if self.noise is not None:
+            return copy.deepcopy(self.noise).to(device).for_shape(task.input_shape)
+        return copy.deepcopy(NaturalNoise.bundled(device)).for_shape(task.input_shape).with_white(_WHITE)
 
     def _layer(self, task: Task, gradient: Tensor) -> Layer:
         """The gradients of the layer that holds the features, in uploads `[V, N]`."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from refiner import checks
 from refiner.attacks.changed_model.front_attack import FrontAttack
 from refiner.attacks.changed_model.front_module import ReadableUnits, brightness_edges, brightness_units
+from refiner.attacks.simulation import KnownDefense
 
 # Mean and standard deviation of the mean brightness of its images.
 _CIFAR10_BRIGHTNESS = 0.473, 0.125
@@ -61,11 +62,12 @@ class Imprint(FrontAttack):
         if self.mean is not None:
             checks.number("mean", self.mean, -1e3, 1e3)
 
-    def prepared(self, public: Tensor) -> Self:
+    def prepared(self, public: Tensor, defense: KnownDefense) -> Self:
         """Return the attack with the brightness of the public images, where none is set.
 
         Args:
             public: Public images `[N, C, H, W]`.
+            defense: Not used.
         """
         brightness = public.flatten(1).mean(1)
         mean, std = float(brightness.mean()), float(brightness.std(correction=0))

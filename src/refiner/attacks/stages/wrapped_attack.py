@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from refiner import checks
 from refiner.attacks.base import Attack
 from refiner.attacks.matching.inverting import InvertingGradients
-from refiner.attacks.simulation import Simulator
+from refiner.attacks.simulation import KnownDefense, Simulator
 from refiner.attacks.threat_model import Capability, ThreatModel
 from refiner.core.task import Task
 
@@ -70,9 +70,9 @@ class WrappedAttack(Attack):
         """Raise if the other attack can't read batches with such labels."""
         self.attack.check_labels(labels)
 
-    def prepared(self, public: Tensor) -> Self:
-        """Return the same with the other attack's settings made to fit the public images."""
-        return replace(self, attack=self.attack.prepared(public))
+    def prepared(self, public: Tensor, defense: KnownDefense) -> Self:
+        """Return the same with the other attack's settings made to fit the images and the defence."""
+        return replace(self, attack=self.attack.prepared(public, defense))
 
     def changed_task(self, task: Task, samples: int) -> Task:
         """Return the task with the model that the server of the other attack sends."""

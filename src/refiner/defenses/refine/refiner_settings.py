@@ -1,6 +1,6 @@
 """The settings of Refiner: the paper's names where it has one, each with its range."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from refiner import checks
 from refiner.core.input_range import UNIT_RANGE, InputRange, check_input_range
@@ -12,6 +12,17 @@ from refiner.evaluation.network import EvaluationNetwork
 
 STARTS = ("blend", "centred", "natural")
 SEARCHES = ("never", "batches", "always")
+# Without a search they have no effect.
+SEARCH_SETTINGS = (
+    "beta",
+    "iterations",
+    "min_search_batch",
+    "radius",
+    "solver",
+    "step",
+    "element_power",
+    "relative",
+)
 # Metadata of a field that stays on the client and is not part of an Update.
 PRIVATE = {"private": True}
 
@@ -46,13 +57,13 @@ class RefinerSettings:
     plus a white part."""
     white: float = 0.6
     """With `start="natural"`: the standard deviation of a white part of n, in units of the range. It hides
-    what tells images apart at high frequencies, of which natural images have little; 0 for none.
-    Other starts ignore it."""
+    what tells images apart at high frequencies, of which natural images have little; 0 for none."""
     statistics: str | None = field(default=None, metadata=PRIVATE)
     """File with the statistics of the noise, from `refiner noise fit`; None for the bundled ones."""
     search: str = "batches"
     """When robust data are searched for towards the real gradient. "never": every upload is the gradient of
-    x + noise and reveals no more than that, however many there are; the real gradient is not computed.
+    x + noise and reveals no more than that, however many there are; the real gradient is not computed, and
+    settings of the search are refused.
     "batches": batches of `min_search_batch` samples and more are searched. "always": as in the paper."""
     min_search_batch: int = 16
     """The smallest batch that `search="batches"` searches for."""
@@ -91,8 +102,8 @@ class RefinerSettings:
     """The evaluation network; None for the bundled one."""
     secret: bytes | None = field(default=None, repr=False, compare=False, metadata=PRIVATE)
     """32 bytes that key the noise; None draws them from the operating system, once for every `Refiner`. Keep
-    one `Refiner` for a whole training, or store a secret; otherwise the noise of an image changes between
-    uploads and can be averaged out."""
+    one `Refiner` for a whole training, or store a secret, and keep `start`, `alpha`, `white` and
+    `statistics`: otherwise the noise of an image changes between uploads and can be averaged out."""
     memory_size: int = field(default=10_000, metadata=PRIVATE)
     """Number of samples that a warm start remembers, at least."""
 
@@ -144,6 +155,7 @@ class RefinerSettings:
     def _check_combinations(self) -> None:
         """Raise for settings that contradict each other."""
         natural = self.start == "natural"
+        changed = {f.name for f in fields(self) if getattr(self, f.name) != f.default}
         contradictions = {
             "epsilon": (self.epsilon is not None and self.search != "always", "search = 'always'"),
             "error_feedback": (self.error_feedback and self.epsilon is not None, "epsilon = None"),
@@ -159,7 +171,14 @@ class RefinerSettings:
             ),
             "beta": (self.beta > 0 and natural, "start = 'blend' or 'centred': D can't judge shaped noise"),
             "statistics": (self.statistics is not None and not natural, "start = 'natural'"),
+            "white": (bool(self.white) and "white" in changed and not natural, "start = 'natural'"),
+            "radius": (
+                self.radius is not None and "radius" in changed and not natural,
+                "start = 'natural'",
+            ),
         }
+        if self.search == "never":
+            contradictions |= {name: (name in changed, "a search") for name in SEARCH_SETTINGS}
         for name, (contradicts, condition) in contradictions.items():
             if contradicts:
                 problem = f"possible only with {condition}"
