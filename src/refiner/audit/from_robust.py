@@ -21,7 +21,8 @@ from refiner.attacks.stages.restoration import train_restorer
 from refiner.audit.result_records import FromRobust
 from refiner.audit.upload_match import match_uploads
 from refiner.errors import DataError
-from refiner.metrics import identify, psnr
+from refiner.metrics import identify, identify_by_likelihood, psnr
+from refiner.shaped_noise import NaturalNoise, identify_under_noise
 
 # One public image in so many is held out of the training.
 _HELD_OUT = 20
@@ -78,6 +79,7 @@ def estimate_from_robust(
     y: Tensor,
     *,
     others: Tensor | None = None,
+    noise: NaturalNoise | None = None,
     settings: RobustEstimation | None = None,
     seed: int = 0,
     resume: Path | None = None,
@@ -92,6 +94,7 @@ def estimate_from_robust(
         x: The victims' images in 0..1, `[V, B, C, H, W]`.
         y: Their labels `[V, B]`.
         others: Further candidates `[M, C, H, W]` for identification, no victims among them.
+        noise: The defence's noise, if its covariance is known.
         settings: How the network is trained; None for settings that suit the device.
         seed: Seed of the attacker's draws.
         resume: A file for the state of the training.
@@ -99,7 +102,8 @@ def estimate_from_robust(
 
     Returns:
         PSNR and identification of the network's estimates, the PSNR of the best linear filter, and the
-        identification by likelihood among known candidates, from robust data and from uploads.
+        identification by likelihood among known candidates, from robust data and from uploads. From robust
+        data it is by the covariance of simulated noise or by the one known, whichever finds more.
 
     Raises:
         DataError: There are too few public images, the defence makes no robust data, or the training
@@ -137,17 +141,24 @@ def estimate_from_robust(
     noisy = robust.flatten(0, 1).to(original)
     estimate = restorer(noisy, y.flatten()).clamp(0, 1)
     linear = restorer.linear(noisy).clamp(0, 1)
-    noise = (pairs.degraded - pairs.clean)[-_NOISY_IMAGES:]
-    candidates = len(original) + (0 if others is None else len(others))
-    if candidates < 2:
+    candidates = original if others is None else torch.cat([original, others.to(original)])
+    if len(candidates) < 2:
         return FromRobust(float(psnr(estimate, original).mean()), None, float(psnr(linear, original).mean()))
     return FromRobust(
         float(psnr(estimate, original).mean()),
         identify(estimate, original, others=others).top1,
         float(psnr(linear, original).mean()),
-        identify(noisy, original, "likelihood", others=others, noise=noise).top1,
+        _likelihood_match(noisy, candidates, (pairs.degraded - pairs.clean)[-_NOISY_IMAGES:], noise),
         match_uploads(simulator, observation, x, y, seed=seed) if samples == 1 else None,
     )
+
+
+def _likelihood_match(
+    noisy: Tensor, candidates: Tensor, residuals: Tensor, noise: NaturalNoise | None
+) -> float:
+    flat = (t.flatten(1).to(candidates) for t in (noisy, candidates, residuals))
+    simulated = identify_by_likelihood(*flat).top1
+    return simulated if noise is None else max(simulated, identify_under_noise(noisy, candidates, noise).top1)
 
 
 def robust_state_file(state_file: Path) -> Path:

@@ -33,6 +33,7 @@ from refiner.errors import DataError
 from refiner.evaluation import EvaluationNetwork
 from refiner.metrics import Thresholds
 from refiner.metrics.perceptual import PerceptualNetwork
+from refiner.shaped_noise import NOISE_STATISTICS, NaturalNoise
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,6 +200,12 @@ class Plan:
             attacker_images=self.attacker_images if learns else None,
             robust_estimation=None,
         )
+
+    @property
+    def noise(self) -> NaturalNoise | None:
+        """The noise that the defence adds to images, as far as everybody knows its covariance."""
+        noise = self.defense.networks(self.task).get(NOISE_STATISTICS)
+        return noise if isinstance(noise, NaturalNoise) else None
 
     @property
     def stem(self) -> str:

@@ -259,6 +259,7 @@ def _run_stages(plan: Plan, chunk: int | None, resume: Path | None, on_progress:
             observations[0],
             *map(plan.protocol.observed, (robust, plan.x, plan.y)),
             others=plan.scorer.public.candidates,
+            noise=plan.noise,
             settings=plan.robust_estimation,
             seed=plan.seed,
             resume=None if resume is None else robust_state_file(resume),

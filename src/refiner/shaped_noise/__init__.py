@@ -5,6 +5,7 @@ has the images' own covariance can't be told from them by their second moments: 
 best estimator leaves s² / (1 + s²) of the variance unexplained at strength s.
 """
 
+from refiner.shaped_noise.identification import identify_under_noise
 from refiner.shaped_noise.natural_noise import NaturalNoise
 from refiner.shaped_noise.prediction import MIN_PREDICTED, Prediction, predict_psnr, wiener_estimate
 
@@ -16,6 +17,7 @@ __all__ = [
     "NOISE_STATISTICS",
     "NaturalNoise",
     "Prediction",
+    "identify_under_noise",
     "predict_psnr",
     "wiener_estimate",
 ]
