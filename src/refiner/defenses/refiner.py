@@ -317,8 +317,9 @@ class Refiner(RefinerSettings, Defense):
                 field="ids",
                 expected="the id of every sample",
             )
-        # By content as long as there are no ids: a state may serve a process that passes none.
-        return state.searches.take(content_ids if batch.ids is None else batch.ids, self.search_budget)
+        # By content too: another process of the same state may pass no ids.
+        keys = [content_ids] if batch.ids is None else [content_ids, batch.ids]
+        return state.searches.take(keys, self.search_budget)
 
     def _start(
         self,

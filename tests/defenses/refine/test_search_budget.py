@@ -75,6 +75,15 @@ def test_the_budget_survives_a_restart_and_another_training(
     assert torch.equal(kept[0], defense.noisy(batch[0][0])) and not torch.equal(fresh, kept)
 
 
+@pytest.mark.parametrize("first", ["with ids", "without"])
+def test_ids_do_not_renew_a_budget(task: Task, batch: tuple[Tensor, Tensor], first: str) -> None:
+    defense, ids = Refiner(search_budget=1, **SETTINGS), torch.arange(4)[None]
+    state = defense.init_state()
+    for shown in (ids, None) if first == "with ids" else (None, ids):
+        last = defense.protection(task, *batch, ids=shown, state=state).robust
+    assert last is not None and torch.equal(last[0], defense.noisy(batch[0][0]))
+
+
 def test_a_new_training_keeps_the_counts_but_not_the_residuals(
     task: Task, batch: tuple[Tensor, Tensor]
 ) -> None:
@@ -108,7 +117,7 @@ def test_a_budget_and_error_feedback_contradict_each_other() -> None:
 def test_no_sample_is_searched_for_more_often_than_its_budget(uploads: list[list[int]], budget: int) -> None:
     counts, total = SearchCounts(), [0] * 6
     for samples in uploads:
-        permitted = counts.take(torch.tensor([samples]), budget)[0].tolist()
+        permitted = counts.take([torch.tensor([samples])], budget)[0].tolist()
         for sample, granted in zip(samples, permitted, strict=True):
             total[sample] += granted
     wanted = [sum(upload.count(sample) for upload in uploads) for sample in range(6)]

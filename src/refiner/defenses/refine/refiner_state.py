@@ -17,7 +17,7 @@ class RefinerState(DefenseState):
 
     >>> import torch
     >>> state = RefinerState()
-    >>> state.searches.take(torch.tensor([[3]]), budget=5).item(), sorted(state.state_dict())
+    >>> state.searches.take([torch.tensor([[3]])], budget=5).item(), sorted(state.state_dict())
     (True, ['samples', 'searches'])
     """
 
