@@ -1,6 +1,6 @@
 """The uploads of many victims that are protected in chunks."""
 
-import hashlib
+from functools import partial
 from typing import Any
 
 import pytest
@@ -106,10 +106,11 @@ def test_clients_keep_their_state_between_steps_and_rounds(
         (5, [observation.gradient for observation in observations]),
         (simulation_seed(5), simulated.protect(x, y, 5).gradients),
     ):
-        defense = Refiner(**settings, secret=hashlib.sha256(f"refiner seed {first_seed}".encode()).digest())
+        defense = Refiner(**settings)
         for client in range(3):
             state = defense.init_state()
-            expected = [defense.protect(task, x[client], y[client], state=state).flat()[0] for _ in range(4)]
+            protect = partial(defense.protection, task, x[client], y[client], seed=first_seed, state=state)
+            expected = [protect(upload=number).update.flat()[0] for number in range(4)]
             assert not torch.allclose(expected[0], expected[1], atol=1e-3)
             for round in range(2):
                 both = expected[2 * round] + expected[2 * round + 1]

@@ -21,6 +21,7 @@ from refiner.recommendation import Recommendation, Rung, SearchPlan, Target
 from refiner.recommendation.price import measure_price
 from refiner.recommendation.run_recommendation import split_images
 from refiner.recommendation.short_training import short_training
+from refiner.shaped_noise import NaturalNoise
 
 CANDIDATES = ("gq:bits=8", "dp-gaussian:magnitude=10,clip=none", "dp-gaussian:magnitude=100,clip=none")
 
@@ -164,18 +165,20 @@ def test_a_model_on_which_no_attack_works_gets_no_recommendation() -> None:
     assert "no attack works on this model without a defence" in found.sentence
 
 
-def test_a_defence_that_does_not_apply_is_skipped_with_its_reason() -> None:
+def test_a_defence_that_does_not_apply_is_skipped_with_its_reason(tmp_path: Path) -> None:
+    grey = tmp_path / "grey.safetensors"
+    NaturalNoise.fit(torch.rand(100, 1, 16, 16)).save(grey)
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 10))
     data = refiner.load_sample()
     x = data.images[:, :, ::2, ::2].contiguous()
-    names = ("refiner:statistics=absent.safetensors", CANDIDATES[1])
+    names = (f"refiner:statistics={grey}", CANDIDATES[1])
     found = refiner.recommend(
         Task(model, example=x[:2]),
         x[:64],
         data.labels[:64],
         plan=plan(candidates=names, rungs=(Rung(4, 1, 2),)),
     )
-    assert list(found.skipped) == [names[0]] and "absent.safetensors" in found.skipped[names[0]]
+    assert list(found.skipped) == [names[0]] and "statistics = 'of 1 channels'" in found.skipped[names[0]]
 
 
 @pytest.mark.processes

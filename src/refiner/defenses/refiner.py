@@ -317,8 +317,9 @@ class Refiner(RefinerSettings, Defense):
                 field="ids",
                 expected="the id of every sample",
             )
-        # By content too: another process of the same state may pass no ids.
-        keys = [content_ids] if batch.ids is None else [content_ids, batch.ids]
+        # By a client's content too: another process of the same state may pass no ids.
+        clients = torch.tensor(list(batch.clients or range(len(batch.x))), device=content_ids.device)
+        keys = [content_ids ^ (clients[:, None] * _ID_FACTOR), *([] if batch.ids is None else [batch.ids])]
         return state.searches.take(keys, self.search_budget)
 
     def _start(
