@@ -1,11 +1,9 @@
 """Refiner: uploads the gradient of robust data, which looks like noise but trains like the real data."""
 
 import hashlib
-import hmac
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self
 
 import torch
@@ -19,7 +17,8 @@ from refiner.defenses.batch import Batch
 from refiner.defenses.refine.batch_checks import check_copies, check_state
 from refiner.defenses.refine.channel_range import to_unit_batch
 from refiner.defenses.refine.craft import Crafted, craft_robust_data
-from refiner.defenses.refine.initialization import initial_robust_data, noise_for
+from refiner.defenses.refine.initialization import initial_robust_data
+from refiner.defenses.refine.kept_noise import KeptNoise
 from refiner.defenses.refine.memory import RobustDataMemory
 from refiner.defenses.refine.refiner_settings import RefinerSettings
 from refiner.defenses.refine.refiner_state import RefinerState
@@ -89,8 +88,8 @@ class Refiner(RefinerSettings, Defense):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # Both now, not at the first upload: two threads must not draw two keys, and a file may change.
-        self._statistics, self._noise_source  # noqa: B018
+        # Made now, not at the first upload: two threads must not draw two keys, and a file may change.
+        self._noise  # noqa: B018
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
@@ -138,7 +137,7 @@ class Refiner(RefinerSettings, Defense):
         >>> torch.equal(defense.noisy(x)[1:], defense.noisy(x[1:]))
         True
         """
-        source, statistics = self._noise_source, self._noise(tuple(x.shape[1:]), x.device)
+        source, statistics = self._noise.source, self._noise.for_shape(tuple(x.shape[1:]), x.device)
         per_channel = is_per_channel(self.input_range)
         if per_channel:
             check_channels(self.input_range, tuple(x.shape[1:]))
@@ -166,7 +165,7 @@ class Refiner(RefinerSettings, Defense):
         networks: dict[str, nn.Module] = {}
         if self.beta and self.privacy == "network":
             networks["evaluation"] = self.network or EvaluationNetwork.bundled(device)
-        if (noise := self._noise(task.input_shape, device)) is not None:
+        if (noise := self._noise.for_shape(task.input_shape, device)) is not None:
             networks[NOISE_STATISTICS] = noise
         return networks
 
@@ -182,7 +181,7 @@ class Refiner(RefinerSettings, Defense):
 
     def noise_source(self) -> NoiseSource:
         """The source keyed by the secret; the same in every call."""
-        return self._noise_source
+        return self._noise.source
 
     @cached_property
     def _contents(self) -> dict[int, int]:
@@ -190,22 +189,8 @@ class Refiner(RefinerSettings, Defense):
         return {}
 
     @cached_property
-    def _noise_source(self) -> NoiseSource:
-        # The paper's noise is keyed by the secret itself, so that its uploads stay what they were.
-        if self.secret is None or (self.start, self.alpha) == ("blend", PAPER_SETTINGS["alpha"]):
-            return NoiseSource(self.secret)
-        # Two settings with the same draws would give images away: x + 3n and x + 2n tell x.
-        parts = [self.start, repr(float(self.alpha))]
-        if self._statistics is not None:
-            parts += [repr(float(self.white)), self._statistics.digest()]
-        return NoiseSource(hmac.digest(self.secret, f"refiner noise {' '.join(parts)}".encode(), "sha256"))
-
-    @cached_property
-    def _statistics(self) -> NaturalNoise | None:
-        """The statistics of shaped noise, without its white part; None with another start."""
-        if self.start != "natural":
-            return None
-        return NaturalNoise.bundled() if self.statistics is None else NaturalNoise.load(Path(self.statistics))
+    def _noise(self) -> KeptNoise:
+        return KeptNoise(self)
 
     @cached_property
     def _public_settings(self) -> RefinerSettings:
@@ -226,25 +211,12 @@ class Refiner(RefinerSettings, Defense):
     def guarantee(self) -> str:
         """What is proven about an upload, as one sentence.
 
-        x + s·n is a Gaussian mechanism in the metric in which the noise is white. Since n is kept, this holds
-        for any number of uploads of an image together, whatever models they were made with. How weak it is
-        follows from the statistics: the distance at which two random images like those lie.
-
         >>> print(Refiner(search="never").guarantee())
         all uploads of an image together are a Gaussian mechanism: two images at a distance d in the ...
         """
         if not self.has_guarantee:
             return "none: the protection is measured, not proven"
-        images = self._statistics
-        assert images is not None
-        _, height, width = images.shape
-        distance = images.with_white(self.white).distance_between(images)
-        return (
-            "all uploads of an image together are a Gaussian mechanism: two images at a distance d in the "
-            f"noise's metric are {1 / self.alpha:.2g}·d-Gaussian-DP; weak, since two random images of "
-            f"{height} × {width} pixels like those of its statistics are about {distance:.0f} apart, larger "
-            "ones more, and it does not cover changed copies of an image or labels"
-        )
+        return self._noise.guarantee()
 
     def compute_upload(self, task: Task, batch: Batch) -> Upload:
         """Uploads and robust data `[V, B, *input]`, a chunk of victims at a time."""
@@ -263,15 +235,10 @@ class Refiner(RefinerSettings, Defense):
             robust = from_unit_range(robust, self.input_range, len(task.input_shape))
         return Upload(task.unflatten(upload), robust, scores if real else None)
 
-    def _noise(self, shape: tuple[int, ...], device: torch.device) -> NaturalNoise | None:
-        """The noise of `start = "natural"` for inputs of a shape; None with another start."""
-        statistics = self._statistics
-        return None if statistics is None else noise_for(statistics, shape, device, self.white)
-
     def _craft(self, task: Task, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         """Uploads `[V, N]`, robust data and scores of some victims; what the state remembers is renewed."""
         settings = self._public_settings
-        statistics = self._noise(tuple(batch.x.shape[2:]), batch.x.device)
+        statistics = self._noise.for_shape(tuple(batch.x.shape[2:]), batch.x.device)
         # A study with a public seed must not change what a client's own uploads depend on.
         # One of several uploads of a study has the study's own state.
         is_alone = batch.noise.seeded and batch.noise.upload is None

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from refiner.core.noise import NoiseSource, gaussian, uniform
-from refiner.defenses.refine.initialization import NOISE_STEPS, initial_robust_data, noise_for
+from refiner.defenses.refine.initialization import NOISE_STEPS, initial_robust_data
 from refiner.defenses.refine.refiner_settings import RefinerSettings
 from refiner.shaped_noise import NaturalNoise
 
@@ -78,12 +78,3 @@ def test_the_noise_of_a_sample_depends_on_its_id_and_the_key_only() -> None:
     flat = torch.cat([noise.flatten(0, 1), again.flatten(0, 1)]).flatten(1)
     whitened = NaturalNoise.bundled().whiten(flat.view(-1, *SHAPE)).flatten(1)
     assert (torch.corrcoef(whitened) - torch.eye(12)).abs().max() < 0.1
-
-
-def test_noise_is_made_once_for_the_shape_and_the_white_part() -> None:
-    bundled, cpu = NaturalNoise.bundled(), torch.device("cpu")
-    assert noise_for(bundled, SHAPE, cpu, 0.6) is noise_for(bundled, SHAPE, cpu, 0.6)
-    larger = noise_for(bundled, (3, 40, 40), cpu, 0.6)
-    assert larger.shape == (3, 40, 40)
-    expected = bundled.for_shape((3, 40, 40)).with_white(0.6)
-    assert torch.equal(larger.covariance, expected.covariance)

@@ -1,8 +1,5 @@
 """Robust data before the first step: the paper's blend with noise, noise with zero mean, or shaped noise."""
 
-import copy
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 
@@ -41,11 +38,3 @@ def initial_robust_data(
     if settings.start == "blend":
         return (1 - alpha) * x + alpha * (low + width * draws)
     return x + alpha * width * (draws - 0.5)
-
-
-@lru_cache(maxsize=8)
-def noise_for(
-    statistics: NaturalNoise, shape: tuple[int, ...], device: torch.device, white: float
-) -> NaturalNoise:
-    """The noise of some statistics and a white part for inputs of a shape; made once."""
-    return copy.deepcopy(statistics).to(device).for_shape(shape).with_white(white)
