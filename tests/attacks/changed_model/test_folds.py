@@ -106,6 +106,7 @@ def test_images_that_share_their_label_are_read_as_their_mean(task: Task) -> Non
     torch.testing.assert_close(found[0, 2:], IMAGES[0, 2:], rtol=0, atol=1e-3)
 
 
+@pytest.mark.processes
 def test_inferred_labels_are_those_of_the_batch_after_local_steps_too(task: Task) -> None:
     torch.manual_seed(1)
     biased = Task(MLP(CLASSES, input_shape=(3, 8, 8), hidden=32).double(), example=IMAGES[0])
@@ -130,6 +131,7 @@ def test_a_batch_of_all_classes_is_read_roughly() -> None:
     assert mean_psnr(found) > 17
 
 
+@pytest.mark.processes
 def test_uploads_of_zeros_and_of_nan_give_finite_images(task: Task) -> None:
     found = attacked(task, "pruning:rate=0.999,scope=global", Folds(uploads=2))
     assert bool(found.isfinite().all())
