@@ -1,5 +1,6 @@
 """Tests of `audit_all`: finished audits are reused, interrupted ones resumed."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from tests.audit.conftest import QUICK
 from torch.nn import CrossEntropyLoss
 
 from refiner.attacks import GGL, ThreatModel
-from refiner.audit import AuditResult, Plan, Protocol, audit_all
+from refiner.audit import AuditResult, Plan, audit_all
 from refiner.audit.local_update import UPLOADS_REVISION
 from refiner.core import Task
 from refiner.data import Sample
@@ -26,14 +27,12 @@ def plans(task: Task, sample: Sample) -> list[Plan]:
     return [Plan.of(task, x, y, defense=name, attack=attack, metrics=()) for name in ("none", "refiner")]
 
 
-def test_only_an_audit_of_local_steps_depends_on_the_revision_of_uploads(task: Task, sample: Sample) -> None:
-    x, y = sample.images[:4].unflatten(0, (2, 2)), sample.labels[:4].view(2, 2)
-    single, several = (
-        Plan.of(task, x, y, attack=QUICK, metrics=(), protocol=Protocol(local_steps=steps))
-        for steps in (1, 2)
-    )
-    assert "uploads revision" not in single.settings
-    assert several.settings["uploads revision"] == UPLOADS_REVISION
+def test_results_of_an_earlier_revision_of_uploads_are_not_taken(
+    plans: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[Plan.__module__], "UPLOADS_REVISION", UPLOADS_REVISION - 1)
+    earlier = replace(plans[1])
+    assert earlier.stem != plans[1].stem
 
 
 def test_interrupted_audits_resume(plans: list[Plan], tmp_path: Path) -> None:

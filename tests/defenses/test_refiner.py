@@ -332,12 +332,18 @@ def test_a_seeded_key_is_reproducible_and_differs_between_seeds(
         ("iterations", {"iterations": 8, "search": "never"}),
         ("min_search_batch", {"min_search_batch": 4, "search": "never"}),
         ("solver", {"solver": "descent", "search": "never"}),
+        ("tau", {"tau": 0.5, "search": "never"}),
     ],
 )
 def test_settings_that_contradict_each_other_raise(field: str, settings: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match="possible only with") as raised:
         Refiner(**settings)
     assert raised.value.field == field and "\n" not in str(raised.value)
+
+
+def test_without_a_search_light_is_the_default() -> None:
+    light, default = (make(search="never", alpha=2.0) for make in (Refiner.light, Refiner))
+    assert light.settings() == default.settings()
 
 
 def test_networks_lists_what_the_uploads_depend_on(task: Task) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from refiner.data import load_images, load_sample
 from refiner.defenses import Refiner
-from refiner.errors import DataError
+from refiner.errors import DataError, SettingError
 from refiner.metrics import psnr
 from refiner.shaped_noise import NaturalNoise, predict_psnr, wiener_estimate
 
@@ -83,3 +83,9 @@ def test_faces_need_more_noise_than_other_images(data_dir: Callable[[str], Path]
 def test_too_few_images_raise() -> None:
     with pytest.raises(DataError, match="images = 10: expected 200 images or more"):
         predict_psnr(torch.rand(10, 3, 32, 32))
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 1.5])
+def test_a_wrong_seed_is_one_line(seed: int) -> None:
+    with pytest.raises(SettingError, match=rf"^seed = {seed}: expected an integer[^\n]*$"):
+        predict_psnr(torch.rand(200, 3, 32, 32), seed=seed)

@@ -16,10 +16,10 @@ from refiner.defenses import Defense, Protection
 _MAX_PARAMETERS = 2**26
 
 # Raise it whenever a change gives the same clients other uploads, by more than rounding: other noise, another
-# state, another order of steps. Kept scores of an earlier revision are then computed again; those of
-# reconstructions (plan.py) only with several local steps: a change of single uploads must count there too.
+# state, another order of steps. Kept results of an earlier revision are then computed again.
 # 2: later parts of a chain draw new noise for every upload, and clients keep their defence's state.
-UPLOADS_REVISION = 2
+# 3: noisy images are rounded.
+UPLOADS_REVISION = 3
 
 
 class LocalUpdate(NamedTuple):

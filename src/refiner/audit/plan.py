@@ -245,12 +245,7 @@ def _settings(plan: Plan) -> dict[str, object]:
         **({} if plan.robust_estimation is None else {"from robust": asdict(plan.robust_estimation)}),
         "threat": asdict(plan.threat),
         **({} if plan.protocol == Protocol() else {"protocol": asdict(plan.protocol)}),
-        # A single upload has been the same in all revisions.
-        **(
-            {}
-            if plan.protocol.local_steps == plan.attack.rounds == 1
-            else {"uploads revision": UPLOADS_REVISION}
-        ),
+        "uploads revision": UPLOADS_REVISION,
         "model": model_settings(task),
         "data": {
             "victims": len(plan.y),

@@ -103,9 +103,16 @@ def without_victims(images: Tensor, victims: Tensor) -> Tensor:
 def are_others(images: Tensor, victims: Tensor) -> Tensor:
     """Return a mask `[N]` of those of `images [N, …]` that are not among `victims`, of the same dtype.
 
+    Values in 0..1 are compared at 256 levels: the same byte can become floats that differ in their last bit.
+
     >>> are_others(torch.tensor([[0.0], [1.0]]), torch.tensor([[1.0]]))
     tensor([ True, False])
+    >>> bytes_ = torch.arange(256.0).view(1, 256)
+    >>> are_others(bytes_ * (1 / 255), bytes_ / 255)
+    tensor([False])
     """
+    if images.is_floating_point() and all(bool(((t >= 0) & (t <= 1)).all()) for t in (images, victims)):
+        images, victims = ((t.float() * 255).round().to(torch.uint8) for t in (images, victims))
     victim_bytes = {victim.tobytes() for victim in victims.cpu().numpy()}
     is_other = [image.tobytes() not in victim_bytes for image in images.cpu().numpy()]
     return torch.tensor(is_other, dtype=torch.bool, device=images.device)

@@ -111,7 +111,7 @@ class Refiner(RefinerSettings, Defense):
         """Return Refiner with a third of the default's work, for a CPU: 8 iterations in a ball of radius 2.
 
         Args:
-            changes: Settings that differ from these.
+            changes: Settings that differ from these. Without a search there is no work to do less of.
 
         Returns:
             The defence.
@@ -119,7 +119,7 @@ class Refiner(RefinerSettings, Defense):
         >>> Refiner.light().iterations, Refiner.light(alpha=2).radius
         (8, 2.0)
         """
-        return cls(**{**LIGHT_SETTINGS, **changes})
+        return cls(**changes) if changes.get("search") == "never" else cls(**{**LIGHT_SETTINGS, **changes})
 
     def noisy(self, x: Tensor) -> Tensor:
         """Return images with their noise: what an upload without a search is the gradient of.

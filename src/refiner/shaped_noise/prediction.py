@@ -102,6 +102,7 @@ def predict_psnr(
     """
     checks.number("strength", strength, 0, 100)
     checks.number("white", white, 0, 100)
+    checks.integer("seed", seed, 0, 2**63 - 1)
     if not isinstance(images, Tensor) or images.ndim != 4:
         raise checks.wrong("images", images, "a floating-point tensor [N, C, H, W]")
     if len(images) < MIN_PREDICTED:

@@ -22,6 +22,9 @@ SEARCH_SETTINGS = (
     "step",
     "element_power",
     "relative",
+    "tau",
+    "privacy",
+    "epsilon_relative",
 )
 # Metadata of a field that stays on the client and is not part of an Update.
 PRIVATE = {"private": True}
