@@ -18,7 +18,7 @@ from refiner.metrics import (
     ssim,
 )
 from refiner.metrics.blind_guesses import guess_images
-from refiner.metrics.group_verdict import _most_by_chance
+from refiner.metrics.group_verdict import most_by_chance
 
 # Chance identifies 1 % with 100 candidates.
 VISIBLE, UNTESTED = judge(20.0, 0.6), judge(10.0, 0.1)
@@ -109,14 +109,14 @@ def test_other_thresholds_are_applied() -> None:
 def test_the_limit_of_chance_is_binomial(count: int, chance: float) -> None:
     from scipy.stats import binom
 
-    limit = _most_by_chance(count, chance)
+    limit = most_by_chance(count, chance)
     assert binom.sf(limit, count, chance) <= 0.01 + 1e-9
     assert limit == 0 or binom.sf(limit - 1, count, chance) > 0.01
 
 
 def test_the_limit_of_chance_at_its_ends() -> None:
-    assert _most_by_chance(0, 0.01) == 0
-    assert _most_by_chance(7, 1.0) == 7
+    assert most_by_chance(0, 0.01) == 0
+    assert most_by_chance(7, 1.0) == 7
 
 
 def test_blind_guesses_are_neither_and_copies_visible() -> None:

@@ -61,8 +61,8 @@ def judge_group(
     visible = sum(verdict.measured == "visible" for verdict in verdicts)
     identified = sum(verdict.measured == "identifiable" for verdict in verdicts)
     chances = [verdict.chance for verdict in verdicts if verdict.chance is not None]
-    most_by_chance = _most_by_chance(len(chances), max(chances)) if chances else 0
-    by_chance = identified if identified <= most_by_chance else 0
+    explained = most_by_chance(len(chances), max(chances)) if chances else 0
+    by_chance = identified if identified <= explained else 0
     level: Level = "neither"
     if visible and visible >= thresholds.visible_share * total:
         level = "visible"
@@ -92,8 +92,17 @@ def _reason(visible: int, identified: int, by_chance: int, total: int, tried: bo
     return f"{reason}, which chance explains" if by_chance else reason
 
 
-def _most_by_chance(count: int, chance: float, tail: float = 0.01) -> int:
-    """The lowest k such that more than k of `count` images occur by chance with probability ≤ `tail`."""
+def most_by_chance(count: int, chance: float, tail: float = 0.01) -> int:
+    """Return the lowest k such that more than k of `count` images occur by chance with probability ≤ `tail`.
+
+    Args:
+        count: The images.
+        chance: The probability of each.
+        tail: How improbable more of them must be.
+
+    >>> most_by_chance(20, 1 / 220)
+    1
+    """
     if chance >= 1:
         return count
     upper_tail, k, log_odds = 1.0, 0, math.log(chance) - math.log1p(-chance)

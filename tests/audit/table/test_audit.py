@@ -1,5 +1,6 @@
 """Audits of tabular data, on 569 patients with 30 measurements (Wisconsin Diagnostic Breast Cancer)."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import refiner
 from refiner.audit import audit_table
 from refiner.core import Task
 from refiner.errors import DataError
+from refiner.metrics import Share
 
 FILE = Path(__file__).parents[3] / "examples" / "breast_cancer.csv"
 
@@ -50,6 +52,14 @@ def test_noise_hides_them() -> None:
     assert result.level in ("neither", "identifiable") and result.error.value > 0.8
     assert result.undefended_error < 0.05
     assert "of a blind guess's (undefended 0.0" in result.sentence
+
+
+def test_one_row_of_twenty_may_be_chance() -> None:
+    hidden = audit_table(
+        TASK, X[:20], Y[:20], public=PUBLIC, defense="dp-gaussian:magnitude=1e3,clip=none", attack="linear"
+    )
+    levels = [replace(hidden, identified=Share.of(n, 20), candidates=220).level for n in (0, 1, 2)]
+    assert levels == ["neither", "neither", "identifiable"]
 
 
 def test_errors_are_those_of_the_definition() -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from refiner.audit.result_records import Mean
 from refiner.metrics import Share
+from refiner.metrics.group_verdict import most_by_chance
 
 Level = Literal["revealed", "identifiable", "neither", "no verdict"]
 
@@ -71,13 +72,15 @@ class TableAudit:
         """The verdict.
 
         "revealed": the error is at most half of a blind guess's. "identifiable": more rows are identified
-        than chance explains. "no verdict": the attack reveals nothing of undefended uploads either.
+        than chance gives in 99 of 100 audits. "no verdict": the attack reveals nothing of undefended uploads
+        either.
         """
         if self.undefended_error > REVEALED:
             return "no verdict"
         if self.error.value <= REVEALED:
             return "revealed"
-        return "identifiable" if self.identified.low > 1 / self.candidates else "neither"
+        explained = most_by_chance(self.identified.total, 1 / self.candidates)
+        return "identifiable" if self.identified.count > explained else "neither"
 
     @property
     def sentence(self) -> str:
