@@ -48,7 +48,7 @@ class Prediction:
         if self.visible > _MOST_VISIBLE:
             return (
                 f"noise of strength {self.strength:g} leaves {self.visible:.0%} of these images visible to a "
-                "linear estimate: raise the strength (Refiner's alpha)"
+                "linear estimate: raise Refiner's white or alpha"
             )
         return None
 
