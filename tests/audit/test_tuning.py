@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.audit.conftest import QUICK
 
 from refiner.attacks import GGL, IDLG, Attack, Observation, Reconstruction
@@ -16,6 +18,7 @@ from refiner.attacks.threat_model import ThreatModel
 from refiner.audit import AuditResult, Plan, Tuning, audit, audit_all
 from refiner.audit.display_names import pair_names, settings_text, shared_settings
 from refiner.audit.report import report_page
+from refiner.audit.tune_attack import choose_trial
 from refiner.audit.tuning import LEARNING_RATES, TOTAL_VARIATION_WEIGHTS
 from refiner.core import Task
 from refiner.data import Sample
@@ -46,7 +49,8 @@ def tuning(sample: Sample) -> Tuning:
 
 @pytest.fixture(scope="module")
 def tuned(task: Task, sample: Sample, tuning: Tuning) -> AuditResult:
-    return audit(task, sample.images[:2], sample.labels[:2], defense="none", attack=ATTACK, tune=tuning)
+    x, y, public = sample.images[:2], sample.labels[:2], sample.images[30:]
+    return audit(task, x, y, defense="none", attack=ATTACK, tune=tuning, public=public)
 
 
 def test_grid_contains_the_attacks_own_values() -> None:
@@ -71,14 +75,49 @@ def test_best_settings_on_the_tuning_images_are_chosen(
     choice = tuned.tuned
     assert choice is not None and choice.images == 2 and len(choice.trials) == 4
     best = max(choice.trials, key=lambda trial: trial["psnr"])
-    assert best == {**choice.chosen, "psnr": best["psnr"]}
+    assert choice.settings_of(best) == choice.chosen and choice.criterion == "psnr"
     assert len({trial["psnr"] for trial in choice.trials}) == 4
     for trial in choice.trials:
-        settings = {key: value for key, value in trial.items() if key != "psnr"}
-        alone = audit(
-            task, tuning.x, tuning.y, defense="none", attack=replace(ATTACK, **settings), metrics=()
-        )
+        used, public = replace(ATTACK, **choice.settings_of(trial)), sample.images[30:]
+        alone = audit(task, tuning.x, tuning.y, defense="none", attack=used, public=public)
         assert trial["psnr"] == pytest.approx(alone.means["psnr"].value, abs=0.05)
+        ranks = [finding.rank_pixels for finding in alone.findings]
+        assert trial["rank"] == pytest.approx(float(np.exp(np.mean(np.log(ranks)))))
+
+
+def test_settings_are_chosen_by_rank_where_no_psnr_beats_the_blind_guess(task: Task, sample: Sample) -> None:
+    """Behind strong noise a strong total variation gives one colour, and the better PSNR."""
+    flat, sharp = 1e3, 1e-4
+    tuning = Tuning(sample.images[10:26], sample.labels[10:26], (flat, sharp), (), ())
+    attack, x, y = replace(ATTACK, total_variation=sharp, iterations=40), sample.images[:1], sample.labels[:1]
+    settings: dict[str, Any] = {"attack": attack, "tune": tuning, "control": False}
+    noisy = "dp-gaussian:magnitude=0.3,clip=none"
+    by_rank, by_psnr = (
+        audit(task, x, y, defense=noisy, public=sample.images[30:candidates], **settings).tuned
+        for candidates in (200, 40)
+    )
+    assert by_rank is not None and by_psnr is not None
+    assert (by_psnr.criterion, by_psnr.chosen["total_variation"]) == ("psnr", flat)
+    assert (by_rank.criterion, by_rank.chosen["total_variation"]) == ("rank", sharp)
+    assert all("rank" not in trial for trial in by_psnr.trials)
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 40), st.floats(1, 1000)), min_size=1, max_size=8),
+    st.floats(0, 40),
+    st.booleans(),
+)
+def test_chosen_trial_is_the_best_by_its_criterion(
+    scores: list[tuple[float, float]], blind: float, ranked: bool
+) -> None:
+    trials = [{"psnr": psnr, **({"rank": rank} if ranked else {})} for psnr, rank in scores]
+    number, criterion = choose_trial(trials, blind)
+    best = max(trial["psnr"] for trial in trials)
+    assert criterion == ("rank" if ranked and best <= blind else "psnr")
+    if criterion == "psnr":
+        assert trials[number]["psnr"] == best
+    else:
+        assert trials[number]["rank"] == min(trial["rank"] for trial in trials)
 
 
 def test_victims_are_attacked_with_the_chosen_settings(
@@ -262,11 +301,15 @@ def test_report_states_the_tuning(tuned: AuditResult) -> None:
     assert names == [("none", f"inverting (tuned: {chosen})")]
     sections = shared_settings(names, [tuned])
     scores = sections[f"tuning: none against inverting (tuned: {chosen})"]
-    assert isinstance(scores, dict) and len(scores) == 3 + 4
+    assert isinstance(scores, dict) and scores["chosen by"] == "psnr"
+    assert len(scores) == 3 + 1 + 4
     assert scores["lr"] == tuned.tuned.chosen["lr"]
-    assert any(key.startswith("PSNR with iterations 12, TV 1, lr 0.01") for key in scores)
+    assert any(key == "with iterations 12, TV 1, lr 0.01" for key in scores)
     page = report_page([tuned])
     assert "tuned for each defence on 2 other images" in " ".join(page.note)
     html = render_page(page)
     assert f"none: inverting was tuned to {chosen} on 2 other images" in html
+    assert "by rank" not in html
+    by_rank = replace(tuned, tuned=replace(tuned.tuned, criterion="rank"))
+    assert "by rank as no setting beats the blind guess" in render_page(report_page([by_rank]))
     assert "tuned" not in " ".join(report_page([replace(tuned, tuned=None)]).note)

@@ -40,16 +40,24 @@ def shared_settings(names: Sequence[Pair], results: Sequence[AuditResult]) -> di
             sections[f"{section}: {name}"] = value
     for pair, result in zip(names, results, strict=True):
         if result.tuned is not None:
-            trials = [
-                ({key: value for key, value in trial.items() if key != "psnr"}, trial["psnr"])
+            scores = {
+                f"with {settings_text(result.tuned.settings_of(trial))}": _trial_scores(trial)
                 for trial in result.tuned.trials
-            ]
-            scores = {f"PSNR with {settings_text(settings)}": round(psnr, 2) for settings, psnr in trials}
-            sections[f"tuning: {' against '.join(pair)}"] = {**result.tuned.chosen, **scores}
+            }
+            sections[f"tuning: {' against '.join(pair)}"] = {
+                **result.tuned.chosen,
+                "chosen by": result.tuned.criterion,
+                **scores,
+            }
     sections["seconds"] = {
         " against ".join(pair): asdict(result.seconds) for pair, result in zip(names, results, strict=True)
     }
     return sections
+
+
+def _trial_scores(trial: Mapping[str, float]) -> str:
+    rank = f", mean rank {trial['rank']:.3g}" if "rank" in trial else ""
+    return f"{trial['psnr']:.2f} dB{rank}"
 
 
 def settings_text(settings: Mapping[str, float]) -> str:

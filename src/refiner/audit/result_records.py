@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from refiner.audit.serialization import from_json_number
 from refiner.metrics import Level, Share, Verdict
 
+TuningCriterion = Literal["psnr", "rank"]
 SCORES = (
     "mse",
     "psnr",
@@ -118,14 +119,21 @@ class UploadCost:
 
 @dataclass(frozen=True)
 class TuningResult:
-    """The settings that were chosen for the attack by their mean PSNR on images that are not victims."""
+    """The settings that were chosen for the attack on images that are not victims."""
 
     chosen: Mapping[str, float]
     """They replace those in `AuditResult.settings["attack"]`."""
     trials: tuple[Mapping[str, float], ...]
-    """Every combination that was tried, with its mean `psnr`."""
+    """Every combination that was tried, with its mean `psnr`, and with `rank`, the geometric mean of the
+    originals' ranks, if there are enough candidates to identify an image."""
     images: int
     """Number of images that were tuned on."""
+    criterion: TuningCriterion = "psnr"
+    """What they were chosen by: "psnr", or "rank" where no setting beats the blind guess."""
+
+    def settings_of(self, trial: Mapping[str, float]) -> dict[str, float]:
+        """Return a trial without its scores."""
+        return {name: trial[name] for name in self.chosen}
 
 
 @dataclass(frozen=True)
@@ -177,7 +185,7 @@ def tuning_from_json(record: Mapping[str, Any]) -> TuningResult:
         {name: value if type(value) is int else from_json_number(value) for name, value in settings.items()}
         for settings in (record["chosen"], *record["trials"])
     )
-    return TuningResult(chosen, tuple(trials), int(record["images"]))
+    return TuningResult(chosen, tuple(trials), int(record["images"]), record["criterion"])
 
 
 def _optional_number(value: object) -> float | None:

@@ -116,6 +116,10 @@ class Scorer:
         candidates = next((identification.candidates for identification in identifications.values()), None)
         return findings, means, candidates
 
+    def blind_psnr_of(self, images: Tensor) -> Tensor:
+        """Return the PSNR of the best blind guess for each of other images, `[N]`."""
+        return blind_guess(images, _guess_images(images, self.public)).best
+
     def _blind_lpips(self) -> Tensor | None:
         """Return the LPIPS of the best blind guess for each image, `[N]`; None without LPIPS."""
         if "lpips" not in self.metrics:

@@ -142,7 +142,8 @@ def tuning_text(result: AuditResult) -> str:
     tuning = result.tuned
     if tuning is None:
         return ""
-    return f"{settings_text(tuning.chosen)} on {_other_images(tuning.images)}"
+    by_rank = ", by rank as no setting beats the blind guess" if tuning.criterion == "rank" else ""
+    return f"{settings_text(tuning.chosen)} on {_other_images(tuning.images)}{by_rank}"
 
 
 def _other_images(count: int) -> str:

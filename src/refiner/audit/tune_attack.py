@@ -1,6 +1,6 @@
 """The tuning of an attack for a defence: every trial, and the best."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,11 +9,11 @@ import torch
 from refiner.attacks import Sweep
 from refiner.attacks.matching.matching_attack import MatchingAttack
 from refiner.audit.plan import Plan
-from refiner.audit.result_records import TuningResult
+from refiner.audit.result_records import TuningCriterion, TuningResult
 from refiner.audit.seeds import TUNING
 from refiner.audit.tuning import Tuning
 from refiner.audit.uploads import uploads
-from refiner.metrics import assign, psnr
+from refiner.metrics import assign, identify, psnr
 
 
 def tune_attack(
@@ -24,7 +24,7 @@ def tune_attack(
     resume: Path | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> TuningResult:
-    """Return the settings that reconstruct the tuning images best.
+    """Return the settings that reveal most of the tuning images: see `Tuning`.
 
     All combinations with the same number of iterations are tried in one run.
 
@@ -57,6 +57,10 @@ def tune_attack(
     work = [
         len(points) * variant.matching().iterations for points, variant in zip(runs, variants, strict=True)
     ]
+    flat_truth = truth.flatten(0, 1)
+    others = plan.scorer.public.candidates
+    candidates = len(flat_truth) + (0 if others is None else len(others))
+    can_identify = candidates * plan.scorer.thresholds.identified >= 1
     trials: list[dict[str, float]] = []
     for number, (points, variant) in enumerate(zip(runs, variants, strict=True)):
         before, now = sum(work[:number]), work[number]
@@ -77,11 +81,31 @@ def tune_attack(
             deterministic=plan.deterministic,
         )
         for settings, images in zip(points, torch.split(reconstruction.x.to(truth), len(truth)), strict=True):
-            ordered = assign(images, truth) if truth.shape[1] > 1 else images
-            score = float(psnr(ordered.flatten(0, 1), truth.flatten(0, 1)).mean())
-            trials.append({**settings, "psnr": score})
-    best = max(range(len(grid)), key=lambda i: trials[i]["psnr"])
-    return TuningResult(grid[best], tuple(trials), y.numel())
+            ordered = (assign(images, truth) if truth.shape[1] > 1 else images).flatten(0, 1)
+            scores = {"psnr": float(psnr(ordered, flat_truth).mean())}
+            if can_identify:
+                ranks = identify(ordered, flat_truth, others=others).ranks
+                scores["rank"] = float(ranks.log().mean().exp())
+            trials.append({**settings, **scores})
+    best, criterion = choose_trial(trials, float(plan.scorer.blind_psnr_of(flat_truth).mean()))
+    return TuningResult(grid[best], tuple(trials), y.numel(), criterion)
+
+
+def choose_trial(trials: Sequence[Mapping[str, float]], blind_psnr: float) -> tuple[int, TuningCriterion]:
+    """Return the number of the trial that reveals most, and by what it was chosen.
+
+    Args:
+        trials: The mean `psnr` of every trial, and `rank` if candidates were ranked.
+        blind_psnr: The mean PSNR of the tuning images' best blind guesses. Where no trial beats it PSNR
+            favours attacks that return one colour, and the best rank counts.
+
+    >>> choose_trial([{"psnr": 13.0, "rank": 80.0}, {"psnr": 9.0, "rank": 3.0}], blind_psnr=14.0)
+    (1, 'rank')
+    """
+    by_psnr = max(range(len(trials)), key=lambda i: trials[i]["psnr"])
+    if trials[by_psnr]["psnr"] > blind_psnr or "rank" not in trials[by_psnr]:
+        return by_psnr, "psnr"
+    return min(range(len(trials)), key=lambda i: trials[i]["rank"]), "rank"
 
 
 def tuning_state_files(plan: Plan, state_file: Path) -> list[Path]:

@@ -26,7 +26,9 @@ class Tuning:
 
     A real attacker can do the same with images of its own, since it can run the defence on them. For every
     defence each combination of the values is tried on these images, and the one with the highest mean PSNR
-    is used against the victims. The attack's own values are always tried as well.
+    is used against the victims. Where none beats the blind guess, PSNR favours attacks that return one
+    colour: then the one is used by which the originals rank best among all candidates. The attack's own
+    values are always tried as well.
 
     Args:
         x: Images that are not victims: `[V, B, C, H, W]` with the victims' batch size B, or
