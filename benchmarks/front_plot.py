@@ -4,7 +4,7 @@
 
 Reads learned.jsonl and known-metric.jsonl (`learned_attack.py`, single images), defenses.jsonl
 (`defense_table.py`, tuned InvertingGrad at the initial model), and utility.jsonl (`utility.py`, ten
-clients × 8,000 rounds; the paper's settings 7,500, the default 3,000). A point is a setting: its PMM, the
+clients × 8,000 rounds; the paper's settings 7,500). A point is a setting: its PMM, the
 mean over seeds, and the highest PSNR and top-1 of all attacks at all states of the model. Only settings
 attacked at both states are drawn. Single images are not searched for, so `search=never` has the attacks of
 the same strength and its own PMM. Needs matplotlib, from the extra `plot`. Draws the figure of
@@ -67,7 +67,7 @@ def settings(attacks: list[Row], trainings: list[Row]) -> list[Row]:
         kept[defense] = sum(longest) / len(longest)
     by_defense = defaultdict(list)
     for row in attacks:
-        if row["batch"] == 1 and row["model"] == "lenet" and row["attack"] in ATTACKS:
+        if row["batch"] == 1 and row["model"] == "lenet" and row["attack"].partition(":")[0] in ATTACKS:
             by_defense[row["defense"]].append(row)
     for name, attacked_as in NEVER.items():
         drawn_as = name.replace(":white=0,search=", ", ")

@@ -105,7 +105,7 @@ def test_other_images_to_learn_from_are_another_audit(task: Task, sample: Sample
         (lambda x, y: (load_sample().images[:2],) * 2, "a label for each, [N]"),
         (
             lambda x, y: (load_sample().images[:2], load_sample().labels[:2]),
-            "pool: contains only victims, expected other images",
+            "public images: only victims, expected other images",
         ),
     ],
 )
@@ -124,8 +124,7 @@ def test_without_images_that_fit_there_is_one_line(side: int, classes: int) -> N
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * side**2, classes))
     with pytest.raises(DataError) as caught:
         Plan.of(Task(model, example=x), x, torch.tensor([0, 1]), attack=LINEAR)
-    expected = "labelled public images like the victims', from which linear learns"
-    assert str(caught.value) == f"pool = None: expected {expected}"
+    assert str(caught.value) == ("public images: none, linear learns from labelled images like the victims'")
 
 
 @pytest.mark.parametrize("capability", ["public", "defense"])

@@ -1,5 +1,6 @@
 """`refiner audit` with attacks that learn: their images, what can be denied, and one-line errors."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from tests.audit.test_command import call
 
 from refiner.audit import AuditResult, Plan
-from refiner.cli.audit_steps import warn_of_noise
+from refiner.cli.audit_steps import predict_noise
 from refiner.core import Task
 from refiner.data import load_sample
 from refiner.models import MLP
@@ -79,23 +80,30 @@ def test_your_own_images_are_learned_from(tmp_path: Path) -> None:
     error = call(*words, "--victims", "120", out=tmp_path / "few", code=2).stderr
     assert "public_images = 80: expected at least 100 public images" in error
     error = call(*words, "--victims", "200", out=tmp_path / "none", code=2).stderr
-    assert "pool = None: expected labelled public images like the victims'" in error
+    assert "public images: none, linear learns from labelled images like the victims'" in error
 
 
 @pytest.mark.parametrize(
-    ("defense", "warned"), [("refiner", True), ("refiner:start=centred", False), ("none", False)]
+    ("defense", "predicted"), [("refiner", True), ("refiner:start=centred", False), ("none", False)]
 )
-def test_noise_that_does_not_fit_your_images_is_warned_of(
-    defense: str, warned: bool, capsys: pytest.CaptureFixture[str]
+def test_what_the_noise_leaves_of_your_images_is_predicted(
+    defense: str, predicted: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     draws = torch.Generator().manual_seed(0)
     # Grey stripes: smooth in one direction only, unlike photographs.
     stripes = torch.rand(260, 1, 12, 1, generator=draws).expand(-1, 3, -1, 12).contiguous()
     task = Task(MLP(input_shape=(3, 12, 12), hidden=4), example=stripes[:1])
-    plan = Plan.of(
-        task, stripes[:2], torch.tensor([0, 1]), defense=defense, attack="analytic", public=stripes[2:]
-    )
-    warn_of_noise([plan, plan])
-    printed = capsys.readouterr().err
-    assert (printed.count("fit its statistics to your own kind of images") == 1) == warned
-    assert bool(printed) == warned
+
+    def printed(others: int) -> str:
+        x, y, public = stripes[:2], torch.tensor([0, 1]), stripes[2 : 2 + others]
+        plan = Plan.of(task, x, y, defense=defense, attack="analytic", public=public)
+        predict_noise([plan, plan])
+        return capsys.readouterr().err
+
+    many, few = printed(258), printed(150)
+    if not predicted:
+        assert not many and not few
+        return
+    assert re.search(r"noise of refiner: .* a linear estimate reaches [\d.]+ dB and shows \d+% of them", many)
+    assert many.count("warning: refiner: noise of strength 3 leaves") == 1
+    assert few == "refiner: noise of refiner: 152 images are too few to predict what it hides\n"

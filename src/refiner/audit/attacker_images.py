@@ -51,9 +51,9 @@ def choose_attacker_images(
         sample = load_public_sample()
         if sample.images.shape[1:] != original.shape[1:] or task.classes < len(sample.class_names):
             raise DataError(
+                f"public images: none, {attack.name} learns from labelled images like the victims'",
                 field="pool",
-                value=None,
-                expected=f"labelled public images like the victims', from which {attack.name} learns",
+                expected="labelled public images",
             )
         images, labels, origin = sample.images, sample.labels, "bundled public images"
     else:
@@ -66,7 +66,7 @@ def choose_attacker_images(
     images, labels = images[is_other], labels[is_other]
     if not len(images):
         raise DataError(
-            "pool: contains only victims, expected other images", field="pool", expected="other images"
+            "public images: only victims, expected other images", field="pool", expected="other images"
         )
     check_public_images(task, images, labels, attack.min_public_images, attack.name)
     return AttackerImages(images, labels, f"{len(images)} {origin}")

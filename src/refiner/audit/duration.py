@@ -4,21 +4,27 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from refiner.attacks import LearnedReconstruction
+from refiner.audit.attacker_images import AttackerImages
 from refiner.audit.plan import Plan
 from refiner.audit.seeds import VICTIMS
-from refiner.audit.uploads import uploads
+from refiner.audit.uploads import simulator, uploads
 from refiner.core.task import Task
 from refiner.defenses import Defense, NoDefense
 
-# Victims that are timed on a CPU; on a GPU all of them take hardly longer than one.
-_TIMED_VICTIMS = 2
-# Uploads that are timed if they are quick.
-_TIMED_UPLOADS = 32
+# Victims whose attack is timed on a CPU: one alone takes as long as several at once. On a GPU all are timed.
+_TIMED_VICTIMS = 32
+# Public images that a training is timed with, at least.
+_TIMED_IMAGES = 256
+# Uploads that are timed first, and if these are quick.
+_FIRST_UPLOADS, _TIMED_UPLOADS = 2, 32
 # If one iteration or upload takes longer than this, it is not repeated.
 _ENOUGH_SECONDS = 2.0
 # A run that takes longer is pointed out, and the scale offered that takes so long.
 _LONG_SECONDS, _SHORT_SECONDS = 1800.0, 600.0
 _LEAST_VICTIMS, _LEAST_ITERATIONS = 4, 50
+# Iterations, of all victims together, that take about a minute on a CPU.
+_MANY_ITERATIONS = 20_000
 
 
 @dataclass(frozen=True)
@@ -55,22 +61,38 @@ class Duration:
         return f"{text}; --victims {victims} --iterations {iterations} would take about {time_text(shorter)}"
 
 
+def may_take_long(plans: Sequence[Plan]) -> bool:
+    """Return whether audits may take more than a minute, as an estimate itself takes seconds."""
+    iterations = 0
+    for plan in plans:
+        count = plan.attack.settings().get("iterations")
+        iterations += len(plan.y) * count if isinstance(count, int) else 0
+        iterations += 0 if plan.tuning is None else _tuning_iterations(plan)
+    return iterations > _MANY_ITERATIONS or any(isinstance(p.attack, LearnedReconstruction) for p in plans)
+
+
 def estimate_duration(plans: Sequence[Plan]) -> Duration:
-    """Return about how long the attacks of these plans will take, without what learning attacks train.
+    """Return about how long the attacks of these plans will take.
 
     Args:
         plans: The audits, of the same victims and model.
 
     Returns:
-        The estimate. Metrics and the defences' own uploads are left out: they are quick beside an attack.
+        The estimate. Metrics, the defences' own uploads and what a denoiser learns are left out: they are
+        quick beside an attack.
     """
     iteration_seconds: dict[str, float] = {}
+    training_seconds: dict[str, float] = {}
     upload_seconds: dict[str, float] = {}
     total, most = 0.0, 0
     for plan in plans:
         iterations = plan.attack.settings().get("iterations")
+        key = f"{plan.attack.name} {plan.attack.settings()}"
+        if isinstance(plan.attack, LearnedReconstruction) and plan.attacker_images is not None:
+            if key not in training_seconds:
+                training_seconds[key] = _seconds_of_training(plan, plan.attack, plan.attacker_images)
+            total += training_seconds[key]
         if isinstance(iterations, int):
-            key = f"{plan.attack.name} {plan.attack.settings()}"
             if key not in iteration_seconds:
                 iteration_seconds[key] = _seconds_of_an_iteration(plan)
             tuned = 0 if plan.tuning is None else _tuning_iterations(plan)
@@ -104,6 +126,24 @@ def _seconds_of_an_iteration(plan: Plan) -> float:
     return max(eleven - one, 1e-6) / (10 * len(y))
 
 
+def _seconds_of_training(plan: Plan, attack: LearnedReconstruction, pool: AttackerImages) -> float:
+    """The time that the network takes to learn, from one epoch more on a few images."""
+    count = max(_TIMED_IMAGES, 16 * plan.y.shape[1])
+    few = AttackerImages(pool.images[:count], pool.labels[:count], pool.source)
+    simulate = simulator(plan.task, NoDefense(), few)
+    x, y = plan.x[:1], plan.y[:1]
+    _, observation = uploads(plan.task, NoDefense(), x, y, labels=plan.threat.labels, seed=VICTIMS)
+
+    def seconds(epochs: int) -> float:
+        start = time.perf_counter()
+        short = replace(attack, epochs=epochs)
+        short.reconstruct(observation, threat=plan.threat, seed=plan.seed, simulator=simulate)
+        return time.perf_counter() - start
+
+    one, two = seconds(1), seconds(2)
+    return max(two - one, 1e-6) * attack.epochs * len(pool.images) / len(few.images)
+
+
 def _seconds_of_an_upload(task: Task, defense: Defense, plan: Plan) -> float:
     """The time that the attacker takes to simulate the upload of one client."""
 
@@ -112,9 +152,9 @@ def _seconds_of_an_upload(task: Task, defense: Defense, plan: Plan) -> float:
         uploads(task, defense, plan.x[:victims], plan.y[:victims], labels=False, seed=plan.seed + VICTIMS)
         return time.perf_counter() - start
 
-    first = seconds(_TIMED_VICTIMS)
+    first = seconds(_FIRST_UPLOADS)
     if first > _ENOUGH_SECONDS:
-        return first / min(_TIMED_VICTIMS, len(plan.y))
+        return first / min(_FIRST_UPLOADS, len(plan.y))
     # Many at once are quicker than one by one, and what the first call loads counts once.
     count = min(_TIMED_UPLOADS, len(plan.y))
     return seconds(count) / count

@@ -173,13 +173,13 @@ def audit(
         from refiner.audit import Plan, Protocol, load_victims, write_report
         from refiner.audit.auto_attacks import AUTO
         from refiner.cli.audit_steps import (
+            announce,
             checked_defenses,
             choose_attacks,
             report_pmm,
             run_plans,
             threat_model,
             tuning_images,
-            warn_of_noise,
         )
         from refiner.cli.audit_table import print_results, results_record
         from refiner.cli.inference_audits import inference_of
@@ -287,11 +287,16 @@ def audit(
                 for name in defenses
                 for attacker in attacks
             ]
-            warn_of_noise(plans)
+            announce([] if quiet else plans, out, estimate=AUTO not in names)
             results = run_plans(plans, out, chunk, control=not no_control, quiet=quiet)
         pmm = report_pmm(results, [name for name in defenses for _ in attacks], trained)
-        further = [section for answer in answers for section in answer.page.sections]
-        page = write_report(out / "report.html", results, images.source, pmm=pmm, further=further)
+        page = write_report(
+            out / "report.html",
+            results,
+            images.source,
+            pmm=pmm,
+            further=[section for answer in answers for section in answer.page.sections],
+        )
         for answer in answers:
             answer.save(out)
         if as_json:

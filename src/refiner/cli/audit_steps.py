@@ -12,7 +12,7 @@ from refiner.attacks import Attack, ThreatModel
 from refiner.audit import AuditResult, Plan, Tuning, Victims, audit_all
 from refiner.audit.auto_attacks import undefended_plans, working_attacks
 from refiner.audit.display_names import pair_names
-from refiner.audit.duration import estimate_duration
+from refiner.audit.duration import estimate_duration, may_take_long
 from refiner.audit.result_folder import is_finished
 from refiner.audit.serialization import to_json_value
 from refiner.audit.summary import tuning_text
@@ -50,23 +50,43 @@ def checked_defenses(texts: Sequence[str] | None) -> list[str]:
     return defenses
 
 
-def warn_of_noise(plans: Sequence[Plan]) -> None:
-    """Print a line for each Refiner whose noise does not fit images like the victims'.
+def announce(plans: Sequence[Plan], out: Path, *, estimate: bool) -> None:
+    """Print what the noise of each Refiner leaves and, with `estimate`, the time of audits that take long.
 
-    Nothing is said if there are fewer than 200 of these.
+    Args:
+        plans: The audits that will be run.
+        out: The folder of those that are finished.
+        estimate: Whether to estimate the time.
+    """
+    predict_noise(plans)
+    if estimate and may_take_long(plans):
+        print_duration(plans, out)
+
+
+def predict_noise(plans: Sequence[Plan]) -> None:
+    """Print for each Refiner what its noise leaves of images like the victims', and whether it fits them.
 
     Args:
         plans: The audits that will be run.
     """
     for name, plan in {plan.defense_name: plan for plan in plans}.items():
-        defense, others = plan.defense, plan.scorer.public.candidates
+        defense = plan.defense
         if not isinstance(defense, Refiner) or defense.start != "natural":
             continue
-        if others is not None and len(others) >= MIN_PREDICTED:
-            statistics = None if defense.statistics is None else NaturalNoise.load(Path(defense.statistics))
-            fit = predict_psnr(others[:2000].cpu(), statistics, strength=defense.alpha, white=defense.white)
-            if fit.warning:
-                print_line(f"warning: {name}: {fit.warning}")
+        pools = [p.attacker_images.images for p in plans if p.attacker_images is not None]
+        candidates = plan.scorer.public.candidates
+        own = [plan.scorer.original] if candidates is None else [plan.scorer.original, candidates]
+        images = max([torch.cat(own), *pools], key=len)
+        if len(images) < MIN_PREDICTED:
+            print_line(f"noise of {name}: {len(images)} images are too few to predict what it hides")
+            continue
+        statistics = None if defense.statistics is None else NaturalNoise.load(Path(defense.statistics))
+        fit = predict_psnr(
+            images[:2000].float().cpu(), statistics, strength=defense.alpha, white=defense.white
+        )
+        print_line(f"noise of {name}: {fit.summary}")
+        if fit.warning:
+            print_line(f"warning: {name}: {fit.warning}")
 
 
 def tuning_images(images: Victims, device: torch.device) -> Tuning | None:
@@ -112,9 +132,8 @@ def choose_attacks(
     )
     # Whatever is wrong with a defence shows now, not after the first attacks.
     defended = [make_plan(name, plan.attack) for name in defenses for plan in plans]
-    missing = [plan for plan in (*plans, *defended) if not is_finished(plan, out)]
-    if missing and not quiet:
-        print_line(f"this takes {estimate_duration(missing).text}")
+    if not quiet:
+        print_duration([*plans, *defended], out)
     attacks = working_attacks(plans, run_plans(plans, out, chunk, control=False, quiet=quiet))
     failing = [plan.attack.name for plan in plans if plan.attack not in attacks]
     if not quiet:
@@ -124,6 +143,13 @@ def choose_attacks(
             + (f"; not tried: {', '.join(sorted(skipped))}" if skipped else "")
         )
     return attacks
+
+
+def print_duration(plans: Sequence[Plan], out: Path) -> None:
+    """Print about how long those of the plans will take that are not finished."""
+    missing = [plan for plan in plans if not is_finished(plan, out)]
+    if missing:
+        print_line(f"this takes {estimate_duration(missing).text}")
 
 
 def run_plans(

@@ -36,19 +36,28 @@ class Prediction:
     """The share of images whose best linear estimate is visible, as an audit judges by PSNR and SSIM."""
 
     @property
+    def summary(self) -> str:
+        """One sentence with the figures."""
+        return (
+            f"from such noisy images themselves a linear estimate reaches {self.wiener_psnr:.1f} dB and "
+            f"shows {self.visible:.0%} of them; a blind guess scores "
+            f"{max(self.own_colour_psnr, self.mean_image_psnr):.1f} dB"
+        )
+
+    @property
     def warning(self) -> str | None:
         """One sentence if the noise is too weak for these images or does not fit them, else None."""
         excess = self.wiener_psnr - max(self.own_colour_psnr, self.mean_image_psnr)
         if excess > _MARGIN:
             return (
                 f"noise of strength {self.strength:g} leaves {self.wiener_psnr:.1f} dB of these images, "
-                f"{excess:.1f} dB more than a blind guess: raise the strength, or fit its statistics to your "
-                "own kind of images with `refiner noise fit`"
+                f"{excess:.1f} dB more than a blind guess: raise Refiner's alpha or white, or, if they are "
+                "unlike photographs, fit the statistics of the noise with `refiner noise fit`"
             )
         if self.visible > _MOST_VISIBLE:
             return (
                 f"noise of strength {self.strength:g} leaves {self.visible:.0%} of these images visible to a "
-                "linear estimate: raise Refiner's white or alpha"
+                "linear estimate: raise Refiner's alpha or white"
             )
         return None
 
