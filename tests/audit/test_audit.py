@@ -244,6 +244,10 @@ def test_failing_attack_is_not_reported_as_protection(task: Task, sample: Sample
     assert "Even without a defence the strong attack makes hardly any image visible" in summary(
         [weak_control]
     )
+    text = summary([weak_control, replace(weak_control, attack="other")])
+    assert (
+        "the strong and other attacks make hardly any image visible, so that only what they identify" in text
+    )
 
 
 def test_summary_states_guarantees(audited: Audited) -> None:

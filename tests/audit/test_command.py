@@ -139,6 +139,13 @@ def test_without_a_named_attack_those_are_run_that_work_on_the_model(
     assert "With pruning" in " ".join(result.stdout.split())
 
 
+def test_an_attack_named_beside_the_automatic_ones_is_kept(small: tuple[str, ...], tmp_path: Path) -> None:
+    words = (*small, "--victims", "2", "--iterations", "1", "--defense", "pruning", "--attack", "auto")
+    call(*words, "--attack", "dlg:iterations=2", out=tmp_path)
+    audits = [AuditResult.load(file) for file in tmp_path.glob("pruning*.json")]
+    assert {audit.attack for audit in audits} == {"analytic", "dlg"}
+
+
 def test_a_long_audit_is_told_before_it_starts_with_a_shorter_one() -> None:
     sample = load_sample()
     x, y = sample.images[:8, None], sample.labels[:8, None]

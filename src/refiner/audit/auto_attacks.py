@@ -1,28 +1,31 @@
-"""The attacks of an audit that names none: all that apply to the model and reveal undefended uploads."""
+"""The attacks of an audit that names none, or all: those that apply and reveal undefended uploads."""
 
 from collections.abc import Callable, Sequence
 
-from refiner.attacks import Attack, make_attack
+from refiner.attacks import ATTACKS, Attack, attack_with_iterations
 from refiner.audit.control import as_control
 from refiner.audit.plan import Plan
 from refiner.audit.result import AuditResult
 from refiner.errors import RefinerError
 
-AUTO = "auto"
-"""The name that stands for the attacks chosen here."""
+AUTO, ALL = "auto", "all"
+"""The names that stand for the attacks chosen here: the most important ones, or every one."""
 
 
-def attacks_to_try(*, on_gpu: bool) -> tuple[str, ...]:
+def attacks_to_try(*, on_gpu: bool, every: bool = False) -> tuple[str, ...]:
     """Return the attacks that stand for all others where none is named, the quickest first.
 
     `inverting` stands for all attacks that match gradients.
 
     Args:
         on_gpu: Whether they run on a GPU: training `learned` takes an hour on a CPU.
+        every: Whether to return every attack there is, on whatever device.
 
-    >>> "learned" in attacks_to_try(on_gpu=False)
-    False
+    >>> "learned" in attacks_to_try(on_gpu=False), "idlg" in attacks_to_try(on_gpu=False, every=True)
+    (False, True)
     """
+    if every:
+        return tuple(dict.fromkeys((*attacks_to_try(on_gpu=True), *ATTACKS, "linear+denoiser")))
     return (
         "analytic",
         "april",
@@ -35,27 +38,31 @@ def attacks_to_try(*, on_gpu: bool) -> tuple[str, ...]:
 
 
 def undefended_plans(
-    make_plan: Callable[[Attack], Plan], *, on_gpu: bool, iterations: int | None = None
+    make_plan: Callable[[Attack], Plan],
+    *,
+    on_gpu: bool,
+    iterations: int | None = None,
+    every: bool = False,
 ) -> tuple[list[Plan], dict[str, str]]:
     """Return an undefended audit for every attack that could work, the quickest first.
 
     Args:
         make_plan: Returns the undefended audit of an attack; raises if the attack does not apply.
         on_gpu: Whether the attacks run on a GPU.
-        iterations: Iterations of `inverting`; None for its own.
+        iterations: Iterations of every attack that iterates; None for its own.
+        every: Whether to try every attack there is.
 
     Returns:
         The audits, and why the other attacks do not apply, by name.
     """
-    changes = {"inverting": {} if iterations is None else {"iterations": iterations}}
     plans, skipped = [], {}
-    for name in attacks_to_try(on_gpu=on_gpu):
-        attack = make_attack(name, **changes.get(name, {}))
+    names = attacks_to_try(on_gpu=on_gpu, every=every)
+    for attack in dict.fromkeys(attack_with_iterations(name, iterations) for name in names):
         try:
             plans.append(make_plan(attack))
         except RefinerError as error:
             skipped[attack.name] = str(error)
-    if not on_gpu:
+    if not on_gpu and not every:
         skipped["learned"] = "takes an hour on a CPU; name it to run it"
     return plans, skipped
 

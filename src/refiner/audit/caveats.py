@@ -17,18 +17,27 @@ def caveats(results: Sequence[AuditResult]) -> list[str]:
             "Whether the attack works on this model at all is unknown: run its control, or audit the defence "
             "`none` as well."
         )
+    failing, unseen = [], []
     for attack in dict.fromkeys(result.attack for result in results):
         controls = [result.control for result in results if result.attack == attack and result.control]
         if any(not control.works for control in controls):
-            sentences.append(
-                f"The {attack} attack fails even without a defence, so its results say nothing about the "
-                "defences: use more iterations or another attack."
-            )
+            failing.append(attack)
         elif any(control.level == "identifiable" for control in controls):
-            sentences.append(
-                f"Even without a defence the {attack} attack makes hardly any image visible, so that only "
-                "what it identifies says something about the defences."
-            )
+            unseen.append(attack)
+    if failing:
+        several = len(failing) > 1
+        sentences.append(
+            f"The {_attacks(failing)} {'fail' if several else 'fails'} even without a defence, so "
+            f"{'their' if several else 'its'} results say nothing about the defences: use more iterations or "
+            "another attack."
+        )
+    if unseen:
+        several = len(unseen) > 1
+        sentences.append(
+            f"Even without a defence the {_attacks(unseen)} {'make' if several else 'makes'} hardly any "
+            f"image visible, so that only what {'they identify' if several else 'it identifies'} says "
+            "something about the defences."
+        )
     for (defense, attack), result in zip(pair_names(results), results, strict=True):
         if any(result.diverged):
             uploads = f"{sum(result.diverged)} of {len(result.diverged)} uploads"
@@ -82,6 +91,10 @@ def guarantees(audits: Mapping[str, Sequence[AuditResult]]) -> list[str]:
             "may reconstruct more."
         )
     return sentences
+
+
+def _attacks(names: Sequence[str]) -> str:
+    return f"{enumeration(names)} attack{'s' if len(names) > 1 else ''}"
 
 
 def _uses_bundled_generator(result: AuditResult) -> bool:

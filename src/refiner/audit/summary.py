@@ -116,20 +116,24 @@ def _upload_text(result: AuditResult) -> str:
 
 
 def _adaptations(results: Sequence[AuditResult]) -> list[str]:
-    """Return how each attack is adapted to the defences."""
-    texts = []
-    for attack, result in {result.attack: result for result in reversed(results)}.items():
-        if (rounds := max(int(str(r.settings.get("rounds", 1))) for r in results if r.attack == attack)) > 1:
-            texts.append(f"{attack} sees {rounds} uploads of each batch, for as many models")
-        if "attacker images" in result.settings:
-            texts.append(f"{attack} learned from uploads of each defence that it made itself")
-        elif result.tuned is None:
-            texts.append(f"{attack} is not adapted to the defence")
-        else:
-            tuned = enumeration([_SETTING_NAMES.get(name, name) for name in result.tuned.chosen])
-            images = _other_images(result.tuned.images)
-            texts.append(f"the {tuned} of {attack} were tuned for each defence on {images}")
-    return texts[::-1]
+    """Return how the attacks are adapted to the defences."""
+    repeated, ways = [], dict[str, list[str]]()
+    for attack in dict.fromkeys(result.attack for result in results):
+        audits = [result for result in results if result.attack == attack]
+        if (rounds := max(int(str(result.settings.get("rounds", 1))) for result in audits)) > 1:
+            repeated.append(f"{attack} sees {rounds} uploads of each batch, for as many models")
+        ways.setdefault(_adaptation(audits[0]), []).append(attack)
+    return [*repeated, *(f"{enumeration(attacks)} {way}" for way, attacks in ways.items())]
+
+
+def _adaptation(result: AuditResult) -> str:
+    """Return how the attack of an audit was adapted to the defence, to follow names of attacks."""
+    if "attacker images" in result.settings:
+        return "learned from uploads of each defence that the attacker made"
+    if result.tuned is None:
+        return "had no adaptation to the defences"
+    tuned = enumeration([_SETTING_NAMES.get(name, name) for name in result.tuned.chosen])
+    return f"had its {tuned} tuned for each defence on {_other_images(result.tuned.images)}"
 
 
 def identification_counts(result: AuditResult) -> bool:

@@ -56,7 +56,8 @@ def audit(
         typer.Option(
             help=f"Attack: one of {', '.join(ATTACKS)}, or a plug-in (see `refiner "
             "attacks`), as NAME or NAME:setting=value,…. Repeat the option to compare. Default: auto, those "
-            "that work on this model without a defence. Or membership, as membership:method=NAME,…, which "
+            "that work on this model without a defence; all tries every one. Or membership, as "
+            "membership:method=NAME,…, which "
             f"asks who was in the data instead: {', '.join(MEMBERSHIP)}. Or attribute, which infers a "
             "property, see --attribute."
         ),
@@ -169,13 +170,13 @@ def audit(
     with one_line_errors(command):
         import torch
 
-        from refiner.attacks import Attack, attack_with_iterations, tunable
+        from refiner.attacks import Attack, tunable
         from refiner.audit import Plan, Protocol, load_victims, write_report
-        from refiner.audit.auto_attacks import AUTO
         from refiner.cli.audit_steps import (
+            ChosenAttacks,
+            add_working,
             announce,
             checked_defenses,
-            choose_attacks,
             report_pmm,
             run_plans,
             threat_model,
@@ -221,13 +222,11 @@ def audit(
             return
         # Before anything else runs on the GPU, since its first operations fix the available algorithms.
         with deterministic_algorithms(deterministic, torch_device):
-            threat, protocol = (
-                threat_model(grant or (), deny or ()),
-                Protocol(local_steps, lr, summed_clients),
-            )
-            names = dict.fromkeys(reconstructing or (AUTO,))
-            attacks = [attack_with_iterations(name, iterations) for name in names if name != AUTO]
-            learns = (from_robust or AUTO in names) or any(
+            threat = threat_model(grant or (), deny or ())
+            protocol = Protocol(local_steps, lr, summed_clients)
+            chosen = ChosenAttacks.of(reconstructing, iterations)
+            attacks, from_robust = list(chosen.named), from_robust or chosen.every
+            learns = (from_robust or chosen.automatic) or any(
                 not attacker.needs.isdisjoint({"public", "defense"}) for attacker in attacks
             )
             defenses = checked_defenses(defense)
@@ -278,16 +277,15 @@ def audit(
                     protocol=protocol,
                 )
 
-            if AUTO in names:
-                attacks = choose_attacks(
-                    make_plan, defenses, iterations, out, chunk, on_gpu=x.is_cuda, quiet=quiet
-                )
+            attacks = add_working(
+                chosen, make_plan, defenses, iterations, out, chunk, on_gpu=x.is_cuda, quiet=quiet
+            )
             plans = [
                 make_plan(name, attacker, from_robust and attacker is attacks[0])
                 for name in defenses
                 for attacker in attacks
             ]
-            announce([] if quiet else plans, out, estimate=AUTO not in names)
+            announce([] if quiet else plans, out, estimate=not chosen.automatic)
             results = run_plans(plans, out, chunk, control=not no_control, quiet=quiet)
         pmm = report_pmm(results, [name for name in defenses for _ in attacks], trained)
         page = write_report(

@@ -2,15 +2,17 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 import torch
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from refiner.attacks import Attack, ThreatModel
+from refiner.attacks import Attack, ThreatModel, attack_with_iterations
 from refiner.audit import AuditResult, Plan, Tuning, Victims, audit_all
-from refiner.audit.auto_attacks import undefended_plans, working_attacks
+from refiner.audit.auto_attacks import ALL, AUTO, undefended_plans, working_attacks
 from refiner.audit.display_names import pair_names
 from refiner.audit.duration import estimate_duration, may_take_long
 from refiner.audit.result_folder import is_finished
@@ -116,7 +118,34 @@ def _identity(defense: str) -> str:
     return json.dumps([short_name(defense), to_json_value(make_defense(defense).settings())])
 
 
-def choose_attacks(
+@dataclass(frozen=True)
+class ChosenAttacks:
+    """The attacks of the options `--attack`.
+
+    Attributes:
+        named: Those that are named.
+        automatic: Whether those that work on the model are added.
+        every: Whether every attack is tried for that.
+    """
+
+    named: tuple[Attack, ...]
+    automatic: bool
+    every: bool
+
+    @classmethod
+    def of(cls, texts: Sequence[str], iterations: int | None) -> Self:
+        """Return the attacks that those options choose; none choose those of `AUTO`."""
+        named = dict.fromkeys(text for text in texts if text not in (AUTO, ALL))
+        every = ALL in texts
+        return cls(
+            tuple(attack_with_iterations(text, iterations) for text in named),
+            automatic=every or not named or AUTO in texts,
+            every=every,
+        )
+
+
+def add_working(
+    chosen: ChosenAttacks,
     make_plan: Callable[[str, Attack], Plan],
     defenses: Sequence[str],
     iterations: int | None,
@@ -126,12 +155,15 @@ def choose_attacks(
     on_gpu: bool,
     quiet: bool,
 ) -> list[Attack]:
-    """Run the attacks that apply without a defence, and return those that reveal something."""
+    """Return the attacks that reveal something of undefended uploads, which are run here, and the named."""
+    if not chosen.automatic:
+        return list(chosen.named)
     plans, skipped = undefended_plans(
-        partial(make_plan, NoDefense.name), on_gpu=on_gpu, iterations=iterations
+        partial(make_plan, NoDefense.name), on_gpu=on_gpu, iterations=iterations, every=chosen.every
     )
     # Whatever is wrong with a defence shows now, not after the first attacks.
-    defended = [make_plan(name, plan.attack) for name in defenses for plan in plans]
+    candidates = dict.fromkeys((*(plan.attack for plan in plans), *chosen.named))
+    defended = [make_plan(name, attack) for name in defenses for attack in candidates]
     if not quiet:
         print_duration([*plans, *defended], out)
     attacks = working_attacks(plans, run_plans(plans, out, chunk, control=False, quiet=quiet))
@@ -142,7 +174,7 @@ def choose_attacks(
             + (f"; without effect on this model: {', '.join(failing)}" if failing else "")
             + (f"; not tried: {', '.join(sorted(skipped))}" if skipped else "")
         )
-    return attacks
+    return list(dict.fromkeys((*attacks, *chosen.named)))
 
 
 def print_duration(plans: Sequence[Plan], out: Path) -> None:

@@ -6,7 +6,7 @@ import torch
 import typer
 
 from refiner.attacks import ATTACKS
-from refiner.audit.auto_attacks import AUTO
+from refiner.audit.auto_attacks import ALL, AUTO
 from refiner.checks import unknown_name
 from refiner.cli import attribute_audit, membership_audit
 from refiner.cli.attribute_audit import OF_OTHER_CLIENTS, OPTIONS, answer_attribute, attribute_attack
@@ -37,7 +37,7 @@ def inference_of(command: typer.Context, device: torch.device) -> tuple[list[Inf
     members = [text for text in attacks if is_membership(text)]
     about_attribute = attribute_attack(command, attacks)
     others = [text for text in attacks if text not in (*members, about_attribute)]
-    further = (AUTO, membership_audit.NAME, attribute_audit.NAME)
+    further = (AUTO, ALL, membership_audit.NAME, attribute_audit.NAME)
     for name in (text.partition("+")[0].partition(":")[0] for text in others):
         if name not in ATTACKS and name not in further:
             raise unknown_name(name, (*ATTACKS, *further), "attack")

@@ -11,7 +11,7 @@ import torch
 import typer
 
 from refiner.attacks import ThreatModel, attack_with_iterations
-from refiner.audit.auto_attacks import AUTO
+from refiner.audit.auto_attacks import ALL, AUTO
 from refiner.audit.table.attacks import attack_undefended
 from refiner.audit.table.audit import audit_table
 from refiner.audit.table.report import COLUMNS, strongest, table_rows, write_table_report
@@ -88,6 +88,8 @@ def audit_tabular(
     names = list(dict.fromkeys(defenses or DEFENSES))
     for name in names:
         make_defense(name)
+    if ALL in attacks:
+        raise DataError(field="attack", value=ALL, expected=f"{AUTO}, or attacks by name, for a table")
     if AUTO in attacks and len(attacks) > 1:
         raise DataError(field="attack", value=AUTO, expected="no other attack beside it")
     chosen = () if AUTO in attacks else tuple(dict.fromkeys(attacks))
