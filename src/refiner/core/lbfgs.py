@@ -1,7 +1,8 @@
 """L-BFGS for many victims at once, each with its own history and its own line search.
 
 Why not `torch.optim.LBFGS`: it has one history and one line search for all of its parameters, so that victims
-would share step sizes, or be optimised one after another.
+would share step sizes, or be optimised one after another. The search of `Refiner` has another one, with a
+fixed number of evaluations (`refiner.defenses.refine.solver`).
 """
 
 from collections.abc import Callable

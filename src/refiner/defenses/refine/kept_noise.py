@@ -11,7 +11,8 @@ from refiner.core.noise import NoiseSource
 from refiner.defenses.refine.refiner_settings import RefinerSettings
 from refiner.shaped_noise import NaturalNoise
 
-# Keyed by the secret itself, so that uploads with the paper's settings stay what they were.
+# The start and α whose noise is keyed by the secret alone: what Refiner.paper() uploaded before there were
+# other starts must stay the same bit for bit. All other settings are part of the key.
 _PAPER_NOISE = ("blend", 0.5)
 
 

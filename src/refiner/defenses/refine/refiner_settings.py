@@ -159,33 +159,35 @@ class RefinerSettings:
         """Raise for settings that contradict each other."""
         natural = self.start == "natural"
         changed = {f.name for f in fields(self) if getattr(self, f.name) != f.default}
-        contradictions = {
-            "epsilon": (self.epsilon is not None and self.search != "always", "search = 'always'"),
-            "error_feedback": (self.error_feedback and self.epsilon is not None, "epsilon = None"),
-            "warm_start": (
-                self.warm_start and (natural or self.error_feedback or self.search != "always"),
-                "search = 'always', another start than 'natural' and error_feedback = False",
-            ),
-            # What a match leaves over would carry a spent sample's gradient into later uploads.
-            "search_budget": (
-                self.search_budget is not None
-                and (self.warm_start or self.error_feedback or self.search == "never"),
-                "a search, warm_start = False and error_feedback = False",
-            ),
-            "beta": (self.beta > 0 and natural, "start = 'blend' or 'centred': D can't judge shaped noise"),
-            "statistics": (self.statistics is not None and not natural, "start = 'natural'"),
-            "white": (bool(self.white) and "white" in changed and not natural, "start = 'natural'"),
-            "radius": (
-                self.radius is not None and "radius" in changed and not natural,
-                "start = 'natural'",
-            ),
-        }
+        self._require("epsilon", self.epsilon is None or self.search == "always", "search = 'always'")
+        self._require("error_feedback", not self.error_feedback or self.epsilon is None, "epsilon = None")
+        self._require(
+            "warm_start",
+            not self.warm_start or not (natural or self.error_feedback or self.search != "always"),
+            "search = 'always', another start than 'natural' and error_feedback = False",
+        )
+        # What a match leaves over would carry a spent sample's gradient into later uploads.
+        self._require(
+            "search_budget",
+            self.search_budget is None
+            or not (self.warm_start or self.error_feedback or self.search == "never"),
+            "a search, warm_start = False and error_feedback = False",
+        )
+        shaped = "start = 'natural'"
+        self._require(
+            "beta", not (self.beta and natural), "start = 'blend' or 'centred': D can't judge shaped noise"
+        )
+        self._require("statistics", natural or self.statistics is None, shaped)
+        self._require("white", natural or not self.white or "white" not in changed, shaped)
+        self._require("radius", natural or self.radius is None or "radius" not in changed, shaped)
         if self.search == "never":
-            contradictions |= {name: (name in changed, "a search") for name in SEARCH_SETTINGS}
-        for name, (contradicts, condition) in contradictions.items():
-            if contradicts:
-                problem = f"possible only with {condition}"
-                raise SettingError(field=name, value=getattr(self, name), expected=condition, problem=problem)
+            for name in SEARCH_SETTINGS:
+                self._require(name, name not in changed, "a search")
+
+    def _require(self, name: str, holds: bool, condition: str) -> None:
+        if not holds:
+            problem = f"possible only with {condition}"
+            raise SettingError(field=name, value=getattr(self, name), expected=condition, problem=problem)
 
     def limits(self) -> tuple[float, float]:
         """The smallest and the largest value of what is computed with: 0..1 if each channel has a range."""
