@@ -1,8 +1,8 @@
-"""What can be reached from the robust data themselves, the best that an attack on their uploads can hope for.
+"""What can be reached from the robust data themselves.
 
 A network that is trained on other images estimates the originals from the exact robust data and their labels.
 It is a lower bound of the best estimator. Where every upload is a function of robust data and label alone, no
-attack on any number of uploads does better than that estimator.
+attack on any number of uploads does better than that estimator; the upload of a searched batch says more.
 """
 
 from collections.abc import Callable
