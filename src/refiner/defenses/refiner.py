@@ -1,7 +1,7 @@
 """Refiner: uploads the gradient of robust data, which looks like noise but trains like the real data."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar, NoReturn, Self
@@ -22,11 +22,12 @@ from refiner.defenses.refine.kept_noise import KeptNoise
 from refiner.defenses.refine.memory import RobustDataMemory
 from refiner.defenses.refine.refiner_settings import RefinerSettings
 from refiner.defenses.refine.refiner_state import RefinerState
+from refiner.defenses.refine.search_start import combined_ids, search_start
 from refiner.defenses.result import Upload
 from refiner.defenses.state import DefenseState
 from refiner.errors import SettingError
 from refiner.evaluation.network import EvaluationNetwork
-from refiner.shaped_noise import NOISE_STATISTICS, NaturalNoise
+from refiner.shaped_noise import NOISE_STATISTICS
 
 LIGHT_SETTINGS: dict[str, object] = {"iterations": 8, "radius": 2.0}
 PAPER_SETTINGS: dict[str, object] = {
@@ -43,10 +44,6 @@ PAPER_SETTINGS: dict[str, object] = {
     "radius": None,
     "error_feedback": False,
 }
-
-
-# An odd factor that spreads ids over all 64 bits.
-_ID_FACTOR = 0x1E3779B97F4A7C15
 
 
 @dataclass(frozen=True)
@@ -247,7 +244,7 @@ class Refiner(RefinerSettings, Defense):
         own_state = state if isinstance(state, RefinerState) else None
         feedback = own_state.feedback if own_state is not None and self.error_feedback else None
         content_ids = batch.noise.identify(batch.x, 2, *self.limits())
-        start, iterations, remember = self._start(task, batch, content_ids, memory, statistics)
+        start, iterations, remember = search_start(settings, task, batch, content_ids, memory, statistics)
         clients = batch.clients or range(len(batch.x))
         residual = batch.x.new_zeros(len(batch.x), task.size)
         if feedback is not None:
@@ -286,43 +283,5 @@ class Refiner(RefinerSettings, Defense):
             )
         # By a client's content too: another process of the same state may pass no ids.
         clients = torch.tensor(list(batch.clients or range(len(batch.x))), device=content_ids.device)
-        keys = [content_ids ^ (clients[:, None] * _ID_FACTOR), *([] if batch.ids is None else [batch.ids])]
+        keys = [combined_ids(content_ids, clients[:, None]), *([] if batch.ids is None else [batch.ids])]
         return state.searches.take(keys, self.search_budget)
-
-    def _start(
-        self,
-        task: Task,
-        batch: Batch,
-        content_ids: Tensor,
-        memory: RobustDataMemory | None,
-        statistics: NaturalNoise | None,
-    ) -> tuple[Tensor, int, Callable[[Tensor], None]]:
-        """The start of the search, its number of iterations, and a function that remembers its result."""
-        settings, key = self._public_settings, ("refiner start", self._public_settings, id(statistics))
-
-        def initialize(x: Tensor, ids: Tensor, words: Tensor) -> tuple[Tensor]:
-            return (initial_robust_data(settings, x, ids, words, statistics),)
-
-        if batch.noisy is not None:
-            return batch.noisy, self.iterations, lambda robust: None
-        inputs = [batch.x, content_ids, batch.noise.key.to(batch.x.device)]
-        if memory is None:
-            (start,) = task.graphs(key, initialize, inputs)
-            return start, self.iterations, lambda robust: None
-        # The content is part of the key: an id whose image was cropped or mirrored is another sample, and old
-        # robust data would carry the old image into the new upload.
-        keys = (content_ids if batch.ids is None else content_ids ^ (batch.ids * _ID_FACTOR)).flatten()
-        lookup = memory.lookup(keys, like=batch.x.flatten(0, 1))
-
-        def remember(robust: Tensor) -> None:
-            # Values that are not finite are rejected later; remembered, they would spoil all later rounds.
-            if bool(robust.isfinite().all()):
-                memory.store(keys, robust.flatten(0, 1), lookup)
-
-        if lookup.hits == len(lookup.stored):
-            return lookup.values.view_as(batch.x), -(-self.iterations // 2), remember
-        (start,) = task.graphs(key, initialize, inputs)
-        if lookup.hits:
-            stored = lookup.stored.view(*batch.x.shape[:2], *(1 for _ in batch.x.shape[2:]))
-            start = torch.where(stored, lookup.values.view_as(batch.x), start)
-        return start, self.iterations, remember
