@@ -193,7 +193,7 @@ def test_the_command_line_lists_and_audits_plugins(tmp_path: Path) -> None:
     ],
 )
 def test_a_failing_plugin_is_one_line_that_names_it(words: list[str], message: str, tmp_path: Path) -> None:
-    options = [] if words[0] == "defenses" else ["--victims", "1", "--out", str(tmp_path / "out")]
+    options = [] if words[0] == "defenses" else ["--victims", "1", "--quiet", "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(app, [*words, *options])
     assert result.exit_code == 2, result.output
     (line,) = [line for line in result.stderr.splitlines() if "is skipped" not in line]
