@@ -131,7 +131,7 @@ def _adaptation(result: AuditResult) -> str:
     if "attacker images" in result.settings:
         return "learned from uploads of each defence that the attacker made"
     if result.tuned is None:
-        return "had no adaptation to the defences"
+        return "did not adapt to the defences"
     tuned = enumeration([_SETTING_NAMES.get(name, name) for name in result.tuned.chosen])
     return f"had its {tuned} tuned for each defence on {_other_images(result.tuned.images)}"
 
