@@ -94,10 +94,10 @@ def test_what_the_noise_leaves_of_your_images_is_predicted(
     stripes = torch.rand(260, 1, 12, 1, generator=draws).expand(-1, 3, -1, 12).contiguous()
     task = Task(MLP(input_shape=(3, 12, 12), hidden=4), example=stripes[:1])
 
-    def printed(others: int) -> str:
+    def printed(others: int, quiet: bool = False) -> str:
         x, y, public = stripes[:2], torch.tensor([0, 1]), stripes[2 : 2 + others]
         plan = Plan.of(task, x, y, defense=defense, attack="analytic", public=public)
-        predict_noise([plan, plan])
+        predict_noise([plan, plan], quiet=quiet)
         return capsys.readouterr().err
 
     many, few = printed(258), printed(150)
@@ -106,4 +106,5 @@ def test_what_the_noise_leaves_of_your_images_is_predicted(
         return
     assert re.search(r"noise of refiner: .* a linear estimate reaches [\d.]+ dB and shows \d+% of them", many)
     assert many.count("warning: refiner: noise of strength 3 leaves") == 1
+    assert printed(258, quiet=True) == many[many.index("refiner: warning") :] and not printed(150, quiet=True)
     assert few == "refiner: noise of refiner: 152 images are too few to predict what it hides\n"

@@ -80,6 +80,7 @@ def test_the_printed_table(tmp_path: Path) -> None:
             "--model = 'lenet': expected mlp, or a factory of yours",
         ),
         (("--target", "benign", "--attack", "lineal"), "did you mean 'linear'"),
+        (("--target", "benign", "--attack", "all"), "--attack = 'all': expected auto, or attacks by name"),
         (("--target", "benign", "--attack", "linear", "--deny", "public"), "drop --deny public"),
         (("--target", "benign", "--defense", "refiner"), "make them with `refiner noise fit`"),
         (("--target", "benign", "--classes", "1"), "1"),

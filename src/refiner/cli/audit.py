@@ -285,7 +285,7 @@ def audit(
                 for name in defenses
                 for attacker in attacks
             ]
-            announce([] if quiet else plans, out, estimate=not chosen.automatic)
+            announce(plans, out, estimate=not chosen.automatic, quiet=quiet)
             results = run_plans(plans, out, chunk, control=not no_control, quiet=quiet)
         pmm = report_pmm(results, [name for name in defenses for _ in attacks], trained)
         page = write_report(

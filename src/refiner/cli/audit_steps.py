@@ -52,24 +52,26 @@ def checked_defenses(texts: Sequence[str] | None) -> list[str]:
     return defenses
 
 
-def announce(plans: Sequence[Plan], out: Path, *, estimate: bool) -> None:
+def announce(plans: Sequence[Plan], out: Path, *, estimate: bool, quiet: bool) -> None:
     """Print what the noise of each Refiner leaves and, with `estimate`, the time of audits that take long.
 
     Args:
         plans: The audits that will be run.
         out: The folder of those that are finished.
         estimate: Whether to estimate the time.
+        quiet: Whether to print only warnings.
     """
-    predict_noise(plans)
-    if estimate and may_take_long(plans):
+    predict_noise(plans, quiet=quiet)
+    if estimate and not quiet and may_take_long(plans):
         print_duration(plans, out)
 
 
-def predict_noise(plans: Sequence[Plan]) -> None:
-    """Print for each Refiner what its noise leaves of images like the victims', and whether it fits them.
+def predict_noise(plans: Sequence[Plan], *, quiet: bool) -> None:
+    """Print for each Refiner what its noise leaves of images like the victims'; warn if that is much.
 
     Args:
         plans: The audits that will be run.
+        quiet: Whether to print only warnings.
     """
     for name, plan in {plan.defense_name: plan for plan in plans}.items():
         defense = plan.defense
@@ -80,13 +82,15 @@ def predict_noise(plans: Sequence[Plan]) -> None:
         own = [plan.scorer.original] if candidates is None else [plan.scorer.original, candidates]
         images = max([torch.cat(own), *pools], key=len)
         if len(images) < MIN_PREDICTED:
-            print_line(f"noise of {name}: {len(images)} images are too few to predict what it hides")
+            if not quiet:
+                print_line(f"noise of {name}: {len(images)} images are too few to predict what it hides")
             continue
         statistics = None if defense.statistics is None else NaturalNoise.load(Path(defense.statistics))
         fit = predict_psnr(
             images[:2000].float().cpu(), statistics, strength=defense.alpha, white=defense.white
         )
-        print_line(f"noise of {name}: {fit.summary}")
+        if not quiet:
+            print_line(f"noise of {name}: {fit.summary}")
         if fit.warning:
             print_line(f"warning: {name}: {fit.warning}")
 

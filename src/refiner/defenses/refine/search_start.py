@@ -77,7 +77,7 @@ def search_start(
 
 
 def combined_ids(ids: Tensor, others: Tensor) -> Tensor:
-    """Return ids that differ where either of two ids does.
+    """Return ids that differ, but for chance, where either of two ids does.
 
     >>> combined_ids(torch.tensor([1, 1, 2]), torch.tensor([1, 2, 1])).unique().numel()
     3
