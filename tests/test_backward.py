@@ -48,7 +48,7 @@ def test_a_model_can_be_trained_with_backward(batch: tuple[torch.Tensor, torch.T
         optimizer.zero_grad()
         refiner.backward(model, loss, *batch, defense, state=state)
         optimizer.step()
-    assert loss(model(batch[0]), batch[1]).item() < before - 1
+    assert loss(model(batch[0]), batch[1]).item() < before - 0.8
 
 
 def test_frozen_parameters_get_no_grad(batch: tuple[torch.Tensor, torch.Tensor]) -> None:

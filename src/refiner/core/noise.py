@@ -12,7 +12,7 @@ no secret key, and ciphers of the `cryptography` package run on the CPU, one str
 import hashlib
 import hmac
 import math
-import secrets
+from secrets import token_bytes
 
 import torch
 from torch import Tensor
@@ -66,11 +66,7 @@ class NoiseSource:
         self.upload = None if upload is None else checks.integer("upload", upload, 0)
         """The number of the upload among those with the same seed; None if it stands alone."""
         if key is None:
-            key = (
-                hashlib.sha256(f"refiner seed {seed}".encode()).digest()
-                if self.seeded
-                else secrets.token_bytes(32)
-            )
+            key = hashlib.sha256(f"refiner seed {seed}".encode()).digest() if self.seeded else token_bytes(32)
         words = [*_CONSTANTS, *(int.from_bytes(key[i : i + 4], "little") for i in range(0, 32, 4))]
         self.key = torch.tensor([_signed(word) for word in words], dtype=torch.int32)
         """ChaCha's four constants and the eight words of the key."""
