@@ -105,7 +105,7 @@ def test_other_images_to_learn_from_are_another_audit(task: Task, sample: Sample
         (lambda x, y: (load_sample().images[:2],) * 2, "a label for each, [N]"),
         (
             lambda x, y: (load_sample().images[:2], load_sample().labels[:2]),
-            "public images: only victims, expected other images",
+            "public images = 2: expected images other than the victims, which all of these are",
         ),
     ],
 )
@@ -116,6 +116,44 @@ def test_wrong_pools_are_one_line(
     with pytest.raises(RefinerError) as caught:
         Plan.of(task, sample.images[:2], sample.labels[:2], attack=LINEAR, pool=pool)
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("batch", "attack", "least"),
+    [
+        (1, "linear", 100),
+        (16, "linear", 160),
+        (1, "learned", 16),
+        (16, "learned", 64),
+        (40, "idlg+denoiser", 80),
+        (16, "linear+denoiser:images=500", 160),
+        (40, "idlg+adaptive", 40),
+        (1, "idlg", 64),
+        (20, "idlg", 80),
+    ],
+)
+def test_a_plan_with_too_few_public_images_fails_before_anything_is_run(
+    batch: int, attack: str, least: int, task: Task, sample: Sample, public: Sample
+) -> None:
+    """Where the attack itself does not learn, the estimate from robust data does."""
+
+    def plan(images: int) -> Plan:
+        pool = public.images[:images], public.labels[:images]
+        return Plan.of(task, x, y, attack=attack, pool=pool, from_robust=attack == "idlg", metrics=[])
+
+    x, y = sample.images[:batch][None], sample.labels[:batch][None]
+    assert plan(least).attacker_images is not None
+    with pytest.raises(
+        DataError, match=f"^public_images = {least - 1}: expected at least {least} "
+    ) as caught:
+        plan(least - 1)
+    assert (f"batches of {batch}" in str(caught.value)) == (batch > 1)
+
+
+def test_images_of_the_denoiser_are_two_batches_or_more(task: Task, sample: Sample) -> None:
+    x, y = sample.images[:20][None], sample.labels[:20][None]
+    with pytest.raises(DataError, match=r"^denoiser\.images = 32: expected at least 40, two batches"):
+        Plan.of(task, x, y, attack="idlg+denoiser:images=32", metrics=[])
 
 
 @pytest.mark.parametrize(("side", "classes"), [(16, 10), (32, 5)])
@@ -249,7 +287,8 @@ def test_the_pool_of_your_own_images_is_the_rest(tmp_path: Path) -> None:
 
 def test_a_pool_may_stay_on_the_cpu_in_half_precision(task: Task, sample: Sample, public: Sample) -> None:
     x = sample.images[:2].double()
-    chosen = choose_attacker_images(task, x, LINEAR, (public.images[:120].half(), public.labels[:120].int()))
+    pool = public.images[:120].half(), public.labels[:120].int()
+    chosen = choose_attacker_images(task, x, "linear", pool=pool)
     assert chosen.images.dtype == torch.float64 and chosen.labels.dtype == torch.long
 
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from refiner import Task
 from refiner.audit import AuditResult, Plan, estimate_duration, result_folder
 from refiner.audit.display_names import settings_text
+from refiner.audit.duration import may_take_long
 from refiner.cli import app
 from refiner.cli.audit_table import print_results
 from refiner.cli.common import console
@@ -159,6 +160,22 @@ def test_a_long_audit_is_told_before_it_starts_with_a_shorter_one() -> None:
     assert 0 < short.seconds < 600 and not short.is_long and "--victims" not in short.text
     found = re.fullmatch(r"about .* days; --victims 4 --iterations (\d+) would take about 10 min", long.text)
     assert found is not None and int(found[1]) < 10**8
+
+
+def test_the_time_includes_what_a_denoiser_and_the_estimate_from_robust_data_learn_from() -> None:
+    sample = load_sample()
+    x, y = sample.images[:8, None], sample.labels[:8, None]
+    task = Task(MLP(hidden=8), example=x[0])
+
+    def plan(attack: str, from_robust: bool = False) -> Plan:
+        return Plan.of(task, x, y, attack=attack, metrics=[], from_robust=from_robust)
+
+    alone, denoised = plan("inverting:iterations=100"), plan("inverting:iterations=100+denoiser")
+    estimated = plan("inverting:iterations=100", from_robust=True)
+    assert [may_take_long([plan]) for plan in (alone, denoised, estimated)] == [False, True, True]
+    seconds = [estimate_duration([plan]).seconds for plan in (alone, denoised, estimated)]
+    # The denoiser's 512 clients are attacked beside these 8; the network takes minutes.
+    assert seconds[1] > 5 * seconds[0] and seconds[2] > 5 * seconds[0]
 
 
 def test_lone_defence_is_audited_with_its_control(small: tuple[str, ...], tmp_path: Path) -> None:

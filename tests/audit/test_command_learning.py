@@ -52,7 +52,7 @@ def test_analytic_reads_images_off_an_mlp(tmp_path: Path) -> None:
             ("--attack", "analytic", "--model", "mlp", "--batch", "2"),
             "--batch = 2: expected 1: of more",
         ),
-        (("--attack", "linear", "--tune-attacker"), "tune: linear has no setting that can be tuned"),
+        (("--attack", "linear", "--tune-attacker"), "tune = 'linear': it has no setting that can be tuned"),
     ],
 )
 def test_wrong_options_print_one_line(words: tuple[str, ...], message: str, tmp_path: Path) -> None:

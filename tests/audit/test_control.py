@@ -13,7 +13,7 @@ import torch
 from tests.audit.conftest import QUICK
 
 from refiner.attacks import Attack, Observation, Reconstruction
-from refiner.attacks.base import RunOptions
+from refiner.attacks.run_options import RunOptions
 from refiner.attacks.threat_model import ThreatModel
 from refiner.audit import AuditResult, Plan, audit_all, report_page
 from refiner.audit import audit as full_audit

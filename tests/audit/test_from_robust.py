@@ -1,7 +1,7 @@
 """What is reached from robust data: planted cases with known answers, and as a part of an audit."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +16,8 @@ from refiner.attacks import InvertingGradients, Observation, SimulatedUploads, S
 from refiner.attacks.learning.network_training import TrainingState
 from refiner.audit import AuditResult, Plan, audit, audit_all
 from refiner.audit.from_robust import RobustEstimation, estimate_from_robust
-from refiner.audit.result_records import FromRobust
+from refiner.audit.result_records import FromRobust, from_robust_from_json
+from refiner.audit.summary import from_robust_text
 from refiner.cli import app
 from refiner.core import Task, flatten, gradients
 from refiner.data import load_sample
@@ -106,16 +107,20 @@ def test_a_resumed_training_has_the_same_result(tmp_path: Path, monkeypatch: pyt
         reached(noisy(0.3), resume=state, settings=replace(QUICK, epochs=3))
 
 
+def test_a_training_that_diverges_says_so_and_costs_no_result() -> None:
+    diverged = reached(noisy(1.0), settings=replace(QUICK, lr=1e18))
+    assert diverged == FromRobust(None) == from_robust_from_json(asdict(diverged))
+    assert "diverged" in from_robust_text(diverged)
+
+
 def test_bad_input_raises() -> None:
     observation = Observation(tiny_task(), tiny_task().parameters(), torch.zeros(40, tiny_task().size), 1)
-    with pytest.raises(DataError, match="public images = 63: expected at least 64"):
+    with pytest.raises(DataError, match="public_images = 63: expected at least 64"):
         estimate_from_robust(simulator_of(noisy(1.0), count=63), observation, X, X, Y, settings=QUICK)
     without = simulator_of(noisy(1.0))
     without = replace(without, protect=lambda x, y, seed: SimulatedUploads([torch.zeros(len(x), 1)], None))
     with pytest.raises(DataError, match="this defence makes no robust data"):
         estimate_from_robust(without, observation, X, X, Y, settings=QUICK)
-    with pytest.raises(DataError, match="the training diverged"):
-        reached(noisy(1.0), settings=replace(QUICK, lr=1e18))
     for field, value in (("epochs", 0), ("width", 4), ("draws", 0)):
         with pytest.raises(SettingError, match=field):
             RobustEstimation(**{field: value})  # type: ignore[arg-type]

@@ -115,7 +115,7 @@ def test_results_with_wrong_fields_are_rejected(audited: Audited) -> None:
         ("robust", 3),
         ("verdict", {"level": "neither"}),
         ("control", {"level": "visible"}),
-        ("from_robust", {"psnr": None}),
+        ("from_robust", {"psnr": "much"}),
     ):
         with pytest.raises(DataError, match="not an audit result"):
             AuditResult.from_json(dump_with_checksum({**body, field: value}))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.audit.conftest import QUICK
 
 from refiner.attacks import GGL, IDLG, Attack, Observation, Reconstruction
-from refiner.attacks.base import RunOptions
 from refiner.attacks.matching import checkpoint, gradient_matching
+from refiner.attacks.run_options import RunOptions
 from refiner.attacks.threat_model import ThreatModel
 from refiner.audit import AuditResult, Plan, Tuning, audit, audit_all
 from refiner.audit.display_names import pair_names, settings_text, shared_settings
@@ -239,7 +239,7 @@ class Untunable(Attack):
         ({"iterations": (1.5,)}, "iterations = 1.5: expected a number in (0, 1]"),
         ({"iterations": (0,)}, "iterations = 0: expected a number in (0, 1]"),
         ({"total_variation": ("a",)}, "total_variation = 'a': expected a number"),
-        ({"attack": Untunable()}, "tune: untunable has no setting that can be tuned"),
+        ({"attack": Untunable()}, "tune = 'untunable': it has no setting that can be tuned"),
     ],
 )
 def test_wrong_tuning_raises_one_line_errors(

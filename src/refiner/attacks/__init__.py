@@ -4,7 +4,7 @@ To use one: `make_attack` or its class, then `Attack.reconstruct`. To write one:
 `MatchingAttack` for an attack that minimises a distance between gradients.
 """
 
-from refiner.attacks.base import Attack, Reconstruction, RunOptions
+from refiner.attacks.base import Attack
 from refiner.attacks.changed_model.folds import Folds
 from refiner.attacks.changed_model.imprint import Imprint
 from refiner.attacks.changed_model.loki import Loki
@@ -28,6 +28,8 @@ from refiner.attacks.matching.parametrisation import Latent, Parametrisation, Pi
 from refiner.attacks.matching.priors import Guess, Prior, TotalVariation
 from refiner.attacks.matching.sweep import Sweep, tunable
 from refiner.attacks.observation import Observation
+from refiner.attacks.reconstruction import Reconstruction
+from refiner.attacks.run_options import RunOptions
 from refiner.attacks.simulation import KnownDefense, SimulatedUploads, Simulator
 from refiner.attacks.stages.adaptive import Adaptive
 from refiner.attacks.stages.denoised import Denoised

@@ -1,84 +1,22 @@
-"""The base class of every attack, its result, and the options of one run."""
+"""The base class of every attack."""
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import ClassVar, Self
 
 from torch import Tensor, nn
 
 from refiner import checks
 from refiner.attacks.observation import Observation, check_same_victims
+from refiner.attacks.reconstruction import Reconstruction
+from refiner.attacks.run_options import Progress, RunOptions, resume_path
 from refiner.attacks.simulation import KnownDefense, Simulator
 from refiner.attacks.threat_model import Capability, ThreatModel
 from refiner.core.determinism import deterministic_algorithms
 from refiner.core.task import Task
 from refiner.errors import DataError, ThreatModelError
-
-Progress = Callable[[int, int], None]
-"""Called from time to time with the victim-iterations done and their total."""
-
-
-@dataclass(frozen=True, eq=False)
-class Reconstruction:
-    """The batches that an attack reconstructed, for V victims of B samples each."""
-
-    x: Tensor
-    """The reconstructed inputs, `[V, B, *input]`."""
-    labels: Tensor
-    """The labels `[V, B]`, granted or inferred."""
-    objective: Tensor
-    """The lowest value of the attack's objective for each victim, `[V]`; computed without the truth."""
-    diverged: Tensor
-    """bool `[V]`: the objective became NaN or infinite, and the result is the best point before that."""
-    seconds: float
-    """Wall-clock time of the attack."""
-
-
-def resume_path(resume: str | os.PathLike[str] | None) -> Path | None:
-    """`resume` as a `Path`, or None if the state is not saved.
-
-    >>> resume_path("out/a.safetensors").name
-    'a.safetensors'
-    >>> resume_path(5)
-    Traceback (most recent call last):
-    refiner.errors.SettingError: resume = 5: expected the path of a file or None
-    """
-    if resume is not None and not isinstance(resume, str | os.PathLike):
-        raise checks.wrong("resume", resume, "the path of a file or None")
-    return None if resume is None else Path(resume)
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """How an attack is run: everything that is not one of the attack's own settings.
-
-    Args:
-        seed: Seed of the attacker's random draws.
-        chunk: Victims attacked at a time; None takes as many as fit into memory.
-        resume: The file that holds the state of the run, or None.
-        on_progress: Called from time to time with the victim-iterations done and their total.
-        deterministic: Whether a GPU also gives the same bits every time, at some cost in speed.
-        simulator: Public images, and the defence as the attacker runs it on them. Never None in the run of an
-            attack that needs `public` or `defense`.
-    """
-
-    seed: int = 0
-    chunk: int | None = None
-    resume: Path | None = None
-    on_progress: Progress = lambda done, total: None
-    deterministic: bool = False
-    simulator: Simulator | None = None
-
-    def __post_init__(self) -> None:
-        checks.integer("seed", self.seed, 0)
-        checks.flag("deterministic", self.deterministic)
-        if self.chunk is not None:
-            checks.integer("chunk", self.chunk, 1)
-        if self.simulator is not None and not isinstance(self.simulator, Simulator):
-            raise checks.wrong("simulator", self.simulator, "a Simulator or None")
 
 
 @dataclass(frozen=True)
@@ -91,7 +29,7 @@ class Attack(ABC):
       authors, title, venue, year) and, if it uses more than the upload and the model, `needs`;
     - overrides `run`, which does the work: `reconstruct` calls it with checked arguments;
     - sets `min_public_images` if it learns from simulated uploads: it needs "public" and "defense", and finds
-      both in `options.simulator`;
+      both in `options.simulator`; overrides `least_public_images` if the number depends on the batch;
     - overrides `changed_task` if the server sends a changed model, and then needs "changed_model"; and
       `rounds` and `send_in_round` if it sends several models and reads an upload for each;
     - sets `single_only` if it takes batches of one sample only;
@@ -170,7 +108,7 @@ class Attack(ABC):
         self.check_samples(uploads[0].samples)
         granted = threat or ThreatModel()
         granted.check(self.needs_for(uploads[0].task), self.name)
-        self._check_simulator(uploads[0].task, granted, simulator)
+        self._check_simulator(uploads[0].task, uploads[0].samples, granted, simulator)
         if not granted.labels and any(o.labels is not None for o in uploads):
             raise ThreatModelError(
                 "the observation contains labels, which this threat model does not grant",
@@ -190,7 +128,9 @@ class Attack(ABC):
             raise DataError(field="attack", value=self.name, problem=problem)
         return reconstruction
 
-    def _check_simulator(self, task: Task, granted: ThreatModel, simulator: Simulator | None) -> None:
+    def _check_simulator(
+        self, task: Task, samples: int, granted: ThreatModel, simulator: Simulator | None
+    ) -> None:
         if simulator is None:
             if self.learns_from_public_images(task):
                 raise DataError(
@@ -204,7 +144,24 @@ class Attack(ABC):
                 f"the simulator contains {' and '.join(missing)}, which this threat model does not grant",
                 missing=missing,
             )
-        simulator.check(task, self.min_public_images, self.name)
+        simulator.check(task, self.least_public_images(samples), self.name, samples)
+
+    def least_public_images(self, samples: int) -> int:
+        """Return the fewest public images that the attack can learn from; the default is `min_public_images`.
+
+        Args:
+            samples: The samples of one observation.
+        """
+        return self.min_public_images
+
+    def simulated_uploads(self, public: int, samples: int) -> int:
+        """Return about how many uploads the attack simulates, if it learns; by default every image is in one.
+
+        Args:
+            public: The number of public images.
+            samples: The samples of one observation.
+        """
+        return public // samples
 
     def learns_from_public_images(self, task: Task) -> bool:
         """Return whether the attack needs a simulator for `task`: "public" or "defense" is among its needs.

@@ -78,21 +78,24 @@ class Simulator:
                 expected=f"[{len(self.images)}], one label for every public image",
             )
 
-    def check(self, task: Task, least: int = 1, attack: str = "the attack") -> None:
+    def check(self, task: Task, least: int = 1, attack: str = "the attack", samples: int = 1) -> None:
         """Raise unless the public images can be protected with `task` and are enough for an attack.
 
         Args:
             task: The model and its loss.
             least: The fewest images that the attack can learn from.
             attack: The attack's name, for the message.
+            samples: The batch size for which so many are needed, for the message.
 
         Raises:
             DataError: Images of another shape, with NaN, or too few; labels that are no classes of the task.
         """
-        check_public_images(task, self.images, self.labels, least, attack)
+        check_public_images(task, self.images, self.labels, least, attack, samples)
 
 
-def check_public_images(task: Task, images: Tensor, labels: Tensor, least: int, attack: str) -> None:
+def check_public_images(
+    task: Task, images: Tensor, labels: Tensor, least: int, attack: str, samples: int = 1
+) -> None:
     """Raise unless an attack on `task` can learn from labelled public images.
 
     Args:
@@ -101,6 +104,7 @@ def check_public_images(task: Task, images: Tensor, labels: Tensor, least: int, 
         labels: `[N]`.
         least: The fewest images that the attack can learn from.
         attack: The attack's name, for the message.
+        samples: The batch size for which so many are needed, for the message.
 
     Raises:
         DataError: Images of another shape, with NaN, or too few; labels that are no classes of the task.
@@ -122,7 +126,8 @@ def check_public_images(task: Task, images: Tensor, labels: Tensor, least: int, 
         raise DataError(
             field="public_images",
             value=len(images),
-            expected=f"at least {least} public images, which {attack} needs to learn from",
+            expected=f"at least {least} public images, which {attack} needs to learn from"
+            + (f" for batches of {samples}" if samples > 1 else ""),
         )
     expected = f"integers in [0, {task.classes - 1}], the classes of the model"
     if labels.dtype != torch.long:

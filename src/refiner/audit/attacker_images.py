@@ -5,7 +5,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from refiner.attacks import Attack
 from refiner.attacks.simulation import check_public_images
 from refiner.audit.public_images import are_others
 from refiner.core.task import Task
@@ -24,14 +23,21 @@ class AttackerImages(NamedTuple):
 
 
 def choose_attacker_images(
-    task: Task, original: Tensor, attack: Attack, pool: tuple[Tensor, Tensor] | None = None
+    task: Task,
+    original: Tensor,
+    learner: str,
+    least: int = 1,
+    samples: int = 1,
+    pool: tuple[Tensor, Tensor] | None = None,
 ) -> AttackerImages:
     """Return `pool`, or else the bundled public images, without the victims.
 
     Args:
         task: The model and its loss.
         original: The victims' images `[N, C, H, W]`.
-        attack: The attack that learns from the images.
+        learner: What learns from the images, for messages.
+        least: The fewest images that it can learn from.
+        samples: The batch size for which so many are needed.
         pool: Labelled public images: `[N, C, H, W]` and `[N]`.
 
     Returns:
@@ -41,17 +47,16 @@ def choose_attacker_images(
         DataError: There are no images that fit the task, too few, or nothing but victims.
 
     >>> from refiner import LeNet, load_sample
-    >>> from refiner.attacks import LinearReconstruction
     >>> victims = load_sample().images[:2]
     >>> task = Task(LeNet(), example=victims)
-    >>> choose_attacker_images(task, victims, LinearReconstruction()).source
+    >>> choose_attacker_images(task, victims, "linear").source
     '3000 bundled public images'
     """
     if pool is None:
         sample = load_public_sample()
         if sample.images.shape[1:] != original.shape[1:] or task.classes < len(sample.class_names):
             raise DataError(
-                f"public images: none, {attack.name} learns from labelled images like the victims'",
+                f"public images: none, {learner} learns from labelled images like the victims'",
                 field="pool",
                 expected="labelled public images",
             )
@@ -60,15 +65,14 @@ def choose_attacker_images(
         images, labels = checked_pool(pool)
         origin = "images as given"
     # One message for a wrong shape comes before the comparison with the victims, which needs the same shape.
-    check_public_images(task, images, labels, 1, attack.name)
+    check_public_images(task, images, labels, 1, learner)
     images = images.to(original.dtype)
     is_other = are_others(images, original)
+    if not is_other.any():
+        expected = "images other than the victims, which all of these are"
+        raise DataError(field="public images", value=len(images), expected=expected)
     images, labels = images[is_other], labels[is_other]
-    if not len(images):
-        raise DataError(
-            "public images: only victims, expected other images", field="pool", expected="other images"
-        )
-    check_public_images(task, images, labels, attack.min_public_images, attack.name)
+    check_public_images(task, images, labels, least, learner, samples)
     return AttackerImages(images, labels, f"{len(images)} {origin}")
 
 

@@ -4,8 +4,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from refiner.attacks import LearnedReconstruction
+import torch
+
+from refiner.attacks import Attack, LearnedReconstruction
+from refiner.attacks.learning.network_training import TrainingSettings, TrainingState
+from refiner.attacks.stages.restoration import train_restorer
+from refiner.attacks.stages.wrapped_attack import WrappedAttack
 from refiner.audit.attacker_images import AttackerImages
+from refiner.audit.from_robust import RobustEstimation
 from refiner.audit.plan import Plan
 from refiner.audit.seeds import VICTIMS
 from refiner.audit.uploads import simulator, uploads
@@ -39,7 +45,7 @@ class Duration:
 
     seconds: float
     victims: int
-    """Clients that are attacked."""
+    """Clients that are attacked, as far as the time depends on them."""
     iterations: int
     """The most iterations of an attack; 0 if none iterates."""
 
@@ -65,10 +71,12 @@ def may_take_long(plans: Sequence[Plan]) -> bool:
     """Return whether audits may take more than a minute, as an estimate itself takes seconds."""
     iterations = 0
     for plan in plans:
-        count = plan.attack.settings().get("iterations")
-        iterations += len(plan.y) * count if isinstance(count, int) else 0
+        attack, clients = _iterating(plan)
+        iterations += clients * _iterations(attack)
         iterations += 0 if plan.tuning is None else _tuning_iterations(plan)
-    return iterations > _MANY_ITERATIONS or any(isinstance(p.attack, LearnedReconstruction) for p in plans)
+        if isinstance(attack, LearnedReconstruction) or plan.robust_estimation is not None:
+            return True
+    return iterations > _MANY_ITERATIONS
 
 
 def estimate_duration(plans: Sequence[Plan]) -> Duration:
@@ -84,28 +92,52 @@ def estimate_duration(plans: Sequence[Plan]) -> Duration:
     iteration_seconds: dict[str, float] = {}
     training_seconds: dict[str, float] = {}
     upload_seconds: dict[str, float] = {}
-    total, most = 0.0, 0
+    total, most, victims = 0.0, 0, len(plans[0].y)
     for plan in plans:
-        iterations = plan.attack.settings().get("iterations")
-        key = f"{plan.attack.name} {plan.attack.settings()}"
-        if isinstance(plan.attack, LearnedReconstruction) and plan.attacker_images is not None:
+        attack, clients = _iterating(plan)
+        if clients > len(plan.y):
+            victims = _LEAST_VICTIMS  # fewer would hardly be quicker
+        iterations, samples = _iterations(attack), plan.y.shape[1]
+        key = f"{attack.name} {attack.settings()}"
+        if isinstance(attack, LearnedReconstruction) and plan.attacker_images is not None:
             if key not in training_seconds:
-                training_seconds[key] = _seconds_of_training(plan, plan.attack, plan.attacker_images)
+                training_seconds[key] = _seconds_of_training(plan, attack, plan.attacker_images)
             total += training_seconds[key]
-        if isinstance(iterations, int):
+        if iterations:
             if key not in iteration_seconds:
-                iteration_seconds[key] = _seconds_of_an_iteration(plan)
+                iteration_seconds[key] = _seconds_of_an_iteration(plan, attack)
             tuned = 0 if plan.tuning is None else _tuning_iterations(plan)
-            total += iteration_seconds[key] * (len(plan.y) * iterations + tuned)
+            total += iteration_seconds[key] * (clients * iterations + tuned)
             most = max(most, iterations)
         if plan.attacker_images is not None:
+            public, simulated = len(plan.attacker_images.images), 0
+            if plan.attack.learns_from_public_images(plan.task):
+                simulated += plan.attack.simulated_uploads(public, samples)
+            if plan.robust_estimation is not None:
+                simulated += plan.robust_estimation.draws * public // samples
+                total += _seconds_of_an_estimation(plan, plan.robust_estimation, public)
             if plan.defense_name not in upload_seconds:
                 upload_seconds[plan.defense_name] = _seconds_of_an_upload(plan.task, plan.defense, plan)
-            total += upload_seconds[plan.defense_name] * len(plan.attacker_images.images) / plan.y.shape[1]
-    return Duration(total, len(plans[0].y), most)
+            total += upload_seconds[plan.defense_name] * simulated
+    return Duration(total, victims, most)
 
 
-def _seconds_of_an_iteration(plan: Plan) -> float:
+def _iterating(plan: Plan) -> tuple[Attack, int]:
+    """The attack inside of all stages, and how many clients it attacks, those of a denoiser included."""
+    attack, clients = plan.attack, len(plan.y)
+    while isinstance(attack, WrappedAttack):
+        if attack.reconstructs_public_images and plan.attacker_images is not None:
+            clients += attack.stage_uploads(len(plan.attacker_images.images), plan.y.shape[1])
+        attack = attack.attack
+    return attack, clients
+
+
+def _iterations(attack: Attack) -> int:
+    count = attack.settings().get("iterations")
+    return count if isinstance(count, int) else 0
+
+
+def _seconds_of_an_iteration(plan: Plan, iterating: Attack) -> float:
     """The time of one iteration on one victim, without what happens once."""
     rows = slice(0, None if plan.x.is_cuda else _TIMED_VICTIMS)
     x, y = plan.protocol.observed(plan.x)[rows], plan.protocol.observed(plan.y)[rows]
@@ -114,7 +146,7 @@ def _seconds_of_an_iteration(plan: Plan) -> float:
     ]
 
     def seconds(iterations: int) -> float:
-        attack = replace(plan.attack, **{"iterations": iterations})
+        attack = replace(iterating, **{"iterations": iterations})
         start = time.perf_counter()
         attack.reconstruct(observation, threat=plan.threat)
         return time.perf_counter() - start
@@ -142,6 +174,29 @@ def _seconds_of_training(plan: Plan, attack: LearnedReconstruction, pool: Attack
 
     one, two = seconds(1), seconds(2)
     return max(two - one, 1e-6) * attack.epochs * len(pool.images) / len(few.images)
+
+
+def _seconds_of_an_estimation(plan: Plan, estimation: RobustEstimation, public: int) -> float:
+    """The time that the network for robust data takes to learn, from one epoch more on noise."""
+    device, images = plan.x.device, torch.rand(_TIMED_IMAGES, *plan.task.input_shape, device=plan.x.device)
+
+    def seconds(epochs: int) -> float:
+        start = time.perf_counter()
+        train_restorer(
+            images.flip(0),
+            images,
+            torch.zeros(len(images), dtype=torch.long, device=device),
+            classes=1,
+            held_out=1,
+            width=estimation.width,
+            settings=TrainingSettings(epochs, estimation.batch, estimation.lr),
+            seed=0,
+            state=TrainingState(None, {}),
+        )
+        return time.perf_counter() - start
+
+    one, two = seconds(1), seconds(2)
+    return max(two - one, 1e-6) * estimation.epochs * estimation.draws * public / len(images)
 
 
 def _seconds_of_an_upload(task: Task, defense: Defense, plan: Plan) -> float:

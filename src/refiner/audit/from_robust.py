@@ -65,6 +65,11 @@ class RobustEstimation:
         """Return the settings of the training."""
         return TrainingSettings(self.epochs, self.batch, self.lr)
 
+    @staticmethod
+    def least_public_images(samples: int) -> int:
+        """Return the fewest public images that it can learn from, for batches of `samples`."""
+        return max(_MIN_PUBLIC_IMAGES, 4 * samples)
+
     @classmethod
     def for_device(cls, device: torch.device) -> "RobustEstimation":
         """Return settings that take minutes: those of the published results on a GPU, fewer on a CPU."""
@@ -103,21 +108,16 @@ def estimate_from_robust(
     Returns:
         PSNR and identification of the network's estimates, the PSNR of the best linear filter, and the
         identification by likelihood among known candidates, from robust data and from uploads. From robust
-        data it is by the covariance of simulated noise or by the one known, whichever finds more.
+        data it is by the covariance of simulated noise or by the one known, whichever finds more. Nothing
+        if the training diverged.
 
     Raises:
-        DataError: There are too few public images, the defence makes no robust data, or the training
-            diverged.
+        DataError: There are too few public images, or the defence makes no robust data.
     """
     settings = settings or RobustEstimation.for_device(x.device)
     samples = y.shape[1]
-    least = max(_MIN_PUBLIC_IMAGES, 4 * samples)
-    if len(simulator.images) < least:
-        raise DataError(
-            field="public images",
-            value=len(simulator.images),
-            expected=f"at least {least}, for the estimate from robust data",
-        )
+    least = settings.least_public_images(samples)
+    simulator.check(observation.task, least, "the estimate from robust data", samples)
     pairs = _pairs(simulator, observation.task.size, samples, settings.draws, seed, x.device)
     total = settings.epochs * (len(pairs.clean) - pairs.held_out)
     identity = {} if resume is None else _fingerprints(simulator, robust, settings, seed)
@@ -134,9 +134,7 @@ def estimate_from_robust(
         on_samples=lambda done: on_progress(done, total),
     )
     if restorer is None:
-        raise DataError(
-            field="from_robust", value=settings.lr, problem="the training diverged; try a lower learning rate"
-        )
+        return FromRobust(None)
     original = x.flatten(0, 1).float()
     noisy = robust.flatten(0, 1).to(original)
     estimate = restorer(noisy, y.flatten()).clamp(0, 1)

@@ -168,8 +168,15 @@ class Plan:
         if isinstance(defender, NoDefense):
             # It makes no robust data. So an undefended plan is the control of defended ones.
             estimation = None
-        learns = attacker.learns_from_public_images(task) or estimation is not None
-        images = choose_attacker_images(task, original, attacker, pool) if learns else None
+        learners = []
+        if attacker.learns_from_public_images(task):
+            learners.append((attacker.least_public_images(samples), attacker.name))
+        if estimation is not None:
+            learners.append((estimation.least_public_images(samples), "the estimate from robust data"))
+        images = None
+        if learners:
+            least, learner = max(learners)
+            images = choose_attacker_images(task, original, learner, least, samples, pool)
         return cls(
             task,
             x,

@@ -82,8 +82,9 @@ class Control:
 class FromRobust:
     """How well the images can be estimated from the robust data themselves, which no upload reveals fully."""
 
-    psnr: float
-    """The mean PSNR that a network reaches which was trained on other images, in dB."""
+    psnr: float | None
+    """The mean PSNR that a network reaches which was trained on other images, in dB; None if its training
+    diverged."""
     top1: float | None = None
     """How often its estimate is closest to its own original among all candidates; None if not measured."""
     wiener_psnr: float | None = None
@@ -169,8 +170,7 @@ def control_from_json(record: Mapping[str, Any]) -> Control:
 
 def from_robust_from_json(record: Mapping[str, Any]) -> FromRobust:
     """Return the estimate from robust data that was saved as `record`."""
-    others = {name: _optional_number(value) for name, value in record.items() if name != "psnr"}
-    return FromRobust(from_json_number(record["psnr"]), **others)
+    return FromRobust(**{name: _optional_number(value) for name, value in record.items()})
 
 
 def cost_from_json(record: Mapping[str, Any]) -> UploadCost:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from refiner import checks
 from refiner.attacks import Attack, ThreatModel
-from refiner.attacks.base import resume_path
+from refiner.attacks.run_options import resume_path
 from refiner.audit.control import as_control, conclude
 from refiner.audit.from_robust import RobustEstimation, estimate_from_robust, robust_state_file
 from refiner.audit.plan import Plan

@@ -65,6 +65,8 @@ def from_robust_text(reached: FromRobust) -> str:
     >>> from_robust_text(FromRobust(13.8, 0.35, 13.7))
     'reached from x*, the robust data themselves: 13.8 dB, top-1 35 % (Wiener filter 13.7 dB)'
     """
+    if reached.psnr is None:
+        return "not measured from x*, the robust data themselves: the training of its network diverged"
     text = f"reached from x*, the robust data themselves: {reached.psnr:.1f} dB"
     text += "" if reached.top1 is None else f", top-1 {100 * reached.top1:.3g} %"
     text += "" if reached.wiener_psnr is None else f" (Wiener filter {reached.wiener_psnr:.1f} dB)"

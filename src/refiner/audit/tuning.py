@@ -114,10 +114,10 @@ class Tuning:
             DataError: if the attack can't be tuned, the images don't fit, or one of them is a victim.
         """
         if not tunable(attack):
-            raise DataError(
-                f"tune: {attack.name} has no setting that can be tuned, as it matches no gradients",
-                field="tune",
+            problem = (
+                "it has no setting that can be tuned; attacks that match gradients have, without a stage"
             )
+            raise DataError(field="tune", value=attack.name, problem=problem)
         x, y = with_batch_axis(task, self.x, self.y, "tune.")
         if x.shape[1] != batch:
             raise DataError(field="tune.x", value=x, expected=f"batches of {batch}, as the victims have")

@@ -69,7 +69,7 @@ class LikelihoodMatch(MembershipAttack):
         samples, task = observations[0].samples, observations[0].task
         generator = torch.Generator().manual_seed(derive_seed(facts.seed, self.name, "images"))
         numbers = torch.arange(len(simulator.images))
-        simulator.check(task, samples, f"{self.name} for batches of {samples}")
+        simulator.check(task, samples, self.name, samples)
         passes: list[Tensor] = []
         while sum(len(batches) for batches in passes) < self.clients:
             passes += draw_batches(numbers, samples, 1, generator)[:1]

@@ -128,7 +128,7 @@ class LiRA(MembershipAttack):
         seen: Tensor,
     ) -> Tensor:
         samples = observations[0].samples
-        simulator.check(observations[0].task, samples, f"{self.name} for batches of {samples}")
+        simulator.check(observations[0].task, samples, self.name, samples)
         generator = torch.Generator().manual_seed(derive_seed(facts.seed, self.name, "batches"))
         batches = torch.stack(
             [

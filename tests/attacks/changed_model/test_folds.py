@@ -200,7 +200,7 @@ def test_stages_after_it(task: Task) -> None:
     public = AttackerImages(PUBLIC[:100], torch.zeros(100, dtype=torch.long), "public")
     simulate = simulator(changed, NoDefense(), public, attack=chain)
     seen = uploads_in_rounds(changed, NoDefense(), IMAGES, LABELS, chain, labels=True, seed=0)[1]
-    with pytest.raises(DataError, match=r"^public_images = 100: expected at least 200 .* folds needs"):
+    with pytest.raises(DataError, match=r"^public_images = 100: expected at least 200 .* folds\+denoiser"):
         chain.reconstruct(seen, threat=MALICIOUS, simulator=simulate)
 
 

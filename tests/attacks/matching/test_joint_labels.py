@@ -10,9 +10,9 @@ from tests.attacks.conftest import QUICK
 from torch import Tensor, nn
 
 from refiner.attacks import DLG, IDLG, InvertingGradients, Observation, ThreatModel
-from refiner.attacks.base import RunOptions
 from refiner.attacks.matching.joint_labels import JointLabels
 from refiner.attacks.matching.parametrisation import Pixels
+from refiner.attacks.run_options import RunOptions
 from refiner.core import Task, flatten, gradients
 from refiner.core.noise import NoiseSource
 from refiner.defenses import NoDefense

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from refiner import checks
-from refiner.attacks.base import Attack, Reconstruction, RunOptions
+from refiner.attacks.base import Attack
 from refiner.attacks.changed_model.coordinate_estimate import CoordinateEstimate, Reading
 from refiner.attacks.changed_model.folding_module import (
     FoldingModule,
@@ -23,6 +23,8 @@ from refiner.attacks.changed_model.front_module import put_in_front
 from refiner.attacks.label_inference import labels_in_shares
 from refiner.attacks.learning.simulated_batches import derive_seed
 from refiner.attacks.observation import Observation
+from refiner.attacks.reconstruction import Reconstruction
+from refiner.attacks.run_options import RunOptions
 from refiner.attacks.simulation import KnownDefense, Simulator
 from refiner.attacks.threat_model import Capability, ThreatModel
 from refiner.core.task import Task

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.attacks.base import Attack, Reconstruction, RunOptions
+from refiner.attacks.base import Attack
 from refiner.attacks.changed_model.front_module import FrontedModel, ReadableUnits, put_in_front
 from refiner.attacks.label_inference import known_labels
 from refiner.attacks.observation import Observation
+from refiner.attacks.reconstruction import Reconstruction
+from refiner.attacks.run_options import RunOptions
 from refiner.attacks.threat_model import Capability, ThreatModel
 from refiner.core.input_range import UNIT_RANGE, check_scalar_range
 from refiner.core.task import Task

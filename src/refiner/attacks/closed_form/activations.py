@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.attacks.base import Attack, Reconstruction, RunOptions
+from refiner.attacks.base import Attack
 from refiner.attacks.chunk_size import victims_per_chunk
 from refiner.attacks.closed_form.conv_inputs import conv_input
 from refiner.attacks.closed_form.conv_layers import ConvLayer, revealing_layer
@@ -19,6 +19,8 @@ from refiner.attacks.matching.gradient_matching import decay_fractions
 from refiner.attacks.matching.parametrisation import Pixels
 from refiner.attacks.matching.priors import Guess, TotalVariation
 from refiner.attacks.observation import Observation
+from refiner.attacks.reconstruction import Reconstruction
+from refiner.attacks.run_options import RunOptions
 from refiner.attacks.threat_model import ThreatModel
 from refiner.core.input_range import UNIT_RANGE, InputRange, from_unit_range
 from refiner.core.lbfgs import Evaluate

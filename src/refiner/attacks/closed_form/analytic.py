@@ -8,10 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from refiner.attacks.base import Attack, Reconstruction, RunOptions
+from refiner.attacks.base import Attack
 from refiner.attacks.features import LinearLayer, layer_gradient, linear_layers
 from refiner.attacks.label_inference import known_labels
 from refiner.attacks.observation import Observation
+from refiner.attacks.reconstruction import Reconstruction
+from refiner.attacks.run_options import RunOptions
 from refiner.attacks.threat_model import ThreatModel
 from refiner.core.module_inputs import module_input
 from refiner.core.precision import tensor_float32

@@ -6,11 +6,13 @@ from typing import ClassVar
 
 import torch
 
-from refiner.attacks.base import Attack, Reconstruction, RunOptions
+from refiner.attacks.base import Attack
 from refiner.attacks.closed_form.noisy_equations import solve_noisy
 from refiner.attacks.closed_form.patch_embedding import find_patch_embedding
 from refiner.attacks.label_inference import known_labels
 from refiner.attacks.observation import Observation
+from refiner.attacks.reconstruction import Reconstruction
+from refiner.attacks.run_options import RunOptions
 from refiner.attacks.threat_model import ThreatModel
 from refiner.core.task import Task
 

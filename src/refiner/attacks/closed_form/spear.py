@@ -8,12 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from refiner import checks
-from refiner.attacks.base import Attack, Reconstruction, RunOptions
+from refiner.attacks.base import Attack
 from refiner.attacks.closed_form.analytic import first_linear_layer
 from refiner.attacks.closed_form.sparse_directions import SparseDirections
 from refiner.attacks.features import layer_gradient
 from refiner.attacks.label_inference import known_labels
 from refiner.attacks.observation import Observation
+from refiner.attacks.reconstruction import Reconstruction
+from refiner.attacks.run_options import RunOptions
 from refiner.attacks.threat_model import ThreatModel
 from refiner.core.input_range import UNIT_RANGE, check_scalar_range
 from refiner.core.task import Task

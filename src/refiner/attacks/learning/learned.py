@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from refiner import checks
-from refiner.attacks.base import Attack, Reconstruction, RunOptions
+from refiner.attacks.base import Attack
 from refiner.attacks.label_inference import infer_labels
 from refiner.attacks.learning.learned_network import ImagePredictor
 from refiner.attacks.learning.linear_estimate import LinearEstimate
@@ -23,9 +23,10 @@ from refiner.attacks.learning.network_training import (
 from refiner.attacks.learning.simulated_batches import canonical_rank, derive_seed, draw_batches, simulate
 from refiner.attacks.learning.upload_inputs import UploadInputs
 from refiner.attacks.observation import Observation
+from refiner.attacks.reconstruction import Reconstruction
+from refiner.attacks.run_options import RunOptions
 from refiner.attacks.simulation import Simulator
 from refiner.attacks.threat_model import Capability, ThreatModel
-from refiner.errors import DataError
 
 # One public image in so many is held out of the training, to measure how good the network is.
 _HELD_OUT = 20
@@ -82,6 +83,14 @@ class LearnedReconstruction(Attack):
         batch = checks.integer("batch", self.batch, 1)
         return TrainingSettings(self.epochs, max(1, batch // samples), self.lr)
 
+    def least_public_images(self, samples: int) -> int:
+        """Return four times the batch size, or more."""
+        return max(self.min_public_images, _IMAGES_PER_SAMPLE * samples)
+
+    def simulated_uploads(self, public: int, samples: int) -> int:
+        """Return the uploads that the network learns from: every image is in so many for each of a batch."""
+        return self.draws * public
+
     def run(
         self, observations: list[Observation], threat: ThreatModel, options: RunOptions
     ) -> Reconstruction:
@@ -95,20 +104,10 @@ class LearnedReconstruction(Attack):
         Returns:
             A reconstruction of every victim; `objective` is the mean squared error for the public images that
             were held out. If the training diverged, the mean image, and `diverged` for every victim.
-
-        Raises:
-            DataError: There are fewer public images than four times the batch size.
         """
         start = time.perf_counter()
         simulator, first = options.simulator, observations[0]
         assert simulator is not None
-        least = _IMAGES_PER_SAMPLE * first.samples
-        if len(simulator.images) < least:
-            raise DataError(
-                field="public images",
-                value=len(simulator.images),
-                expected=f"at least {least}, four times the batch size",
-            )
         granted = first.labels if threat.labels else None
         labels = (infer_labels(*observations) if granted is None else granted.sort(1).values).to(
             first.gradient.device

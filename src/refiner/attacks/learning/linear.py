@@ -10,15 +10,16 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.attacks.base import Attack, Reconstruction, RunOptions
+from refiner.attacks.base import Attack
 from refiner.attacks.label_inference import known_labels
 from refiner.attacks.learning.ridge import RidgeFit, RidgeSums
 from refiner.attacks.learning.upload_features import UploadFeatures, longest_allowed, shortened
 from refiner.attacks.observation import Observation
+from refiner.attacks.reconstruction import Reconstruction
+from refiner.attacks.run_options import RunOptions
 from refiner.attacks.simulation import Simulator
 from refiner.attacks.threat_model import Capability, ThreatModel
 from refiner.core.precision import tensor_float32
-from refiner.errors import DataError
 
 # Uploads of simulated clients at a time: this many samples, and this many values.
 _SAMPLES_AT_ONCE = 256
@@ -59,6 +60,14 @@ class LinearReconstruction(Attack):
     def __post_init__(self) -> None:
         checks.integer("passes", self.passes, 1)
         checks.integer("features", self.features, 1, 4096)
+
+    def least_public_images(self, samples: int) -> int:
+        """Return what ten batches need, or more."""
+        return max(self.min_public_images, _FEWEST_BATCHES * samples)
+
+    def simulated_uploads(self, public: int, samples: int) -> int:
+        """Return the uploads of all passes."""
+        return self.passes * public // samples
 
     def run(
         self, observations: list[Observation], threat: ThreatModel, options: RunOptions
@@ -113,13 +122,6 @@ class LinearReconstruction(Attack):
     ) -> tuple[RidgeFit, float]:
         """Return the regression, and the greatest length of its features."""
         total, batch = len(simulator.images), observed.samples
-        if total < _FEWEST_BATCHES * batch:
-            raise DataError(
-                field="public_images",
-                value=total,
-                expected=f"at least {_FEWEST_BATCHES * batch} public images, which {self.name} needs to "
-                f"learn from for batches of {batch}",
-            )
         order = torch.randperm(total, generator=torch.Generator().manual_seed(options.seed))
         held_out = max(batch, min(_MAX_HELD_OUT, int(_HELD_OUT * total)))
         sums: RidgeSums | None = None

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from refiner import checks
-from refiner.attacks.base import RunOptions
 from refiner.attacks.matching.checkpoint import fingerprint, read_same_attack, write_attack_state
 from refiner.attacks.observation import Observation
+from refiner.attacks.run_options import RunOptions
 from refiner.attacks.simulation import Simulator
 from refiner.checkpoint import select_prefix
 

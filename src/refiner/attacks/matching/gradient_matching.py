@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.attacks.base import Reconstruction, RunOptions
 from refiner.attacks.chunk_size import victims_per_chunk
 from refiner.attacks.matching.checkpoint import AttackCheckpoint, fingerprint
 from refiner.attacks.matching.descent import AdamDescent, Descent, DescentState, LBFGSDescent
@@ -17,6 +16,8 @@ from refiner.attacks.matching.distance import Distance, TaskDistance
 from refiner.attacks.matching.parametrisation import Parametrisation, Pixels
 from refiner.attacks.matching.priors import Guess, Prior, TotalVariation
 from refiner.attacks.observation import Observation
+from refiner.attacks.reconstruction import Reconstruction
+from refiner.attacks.run_options import RunOptions
 from refiner.core.cuda_graphs import CudaGraphCache
 from refiner.core.gradients import flatten, gradients
 from refiner.core.input_range import InputRange, from_unit_range

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from refiner.attacks.base import Attack, Reconstruction, RunOptions
+from refiner.attacks.base import Attack
 from refiner.attacks.label_inference import known_labels
 from refiner.attacks.matching.gradient_matching import GradientMatching
 from refiner.attacks.observation import Observation
+from refiner.attacks.reconstruction import Reconstruction
+from refiner.attacks.run_options import RunOptions
 from refiner.attacks.threat_model import ThreatModel
 from refiner.core.task import Task
 

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.attacks.base import Attack, Reconstruction, RunOptions
+from refiner.attacks.base import Attack
 from refiner.attacks.matching.gradient_matching import GradientMatching, PerVictimSettings
 from refiner.attacks.matching.matching_attack import MatchingAttack
 from refiner.attacks.observation import Observation
+from refiner.attacks.reconstruction import Reconstruction
+from refiner.attacks.run_options import RunOptions
 from refiner.attacks.threat_model import Capability, ThreatModel
 from refiner.core.task import Task
 

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.attacks.base import Reconstruction, RunOptions
 from refiner.attacks.learning.simulated_batches import derive_seed
 from refiner.attacks.observation import Observation
+from refiner.attacks.reconstruction import Reconstruction
+from refiner.attacks.run_options import RunOptions
 from refiner.attacks.simulation import Simulator
 from refiner.attacks.stages.wrapped_attack import WrappedAttack
 from refiner.attacks.threat_model import Capability, ThreatModel
@@ -74,6 +75,14 @@ class Adaptive(WrappedAttack):
         if self.attack.rounds > 1:
             raise DataError(field="attack", value=self.name, expected="adaptive after an attack of one round")
 
+    def least_public_images(self, samples: int) -> int:
+        """Return what both can learn from: for the distance one batch, or more."""
+        return max(super().least_public_images(samples), samples)
+
+    def stage_uploads(self, public: int, samples: int) -> int:
+        """Return how many uploads tell the distance."""
+        return max(1, min(self.images, public) // samples)
+
     def run(
         self, observations: list[Observation], threat: ThreatModel, options: RunOptions
     ) -> Reconstruction:
@@ -102,7 +111,7 @@ class Adaptive(WrappedAttack):
 
     def _expected_distance(self, observation: Observation, simulator: Simulator, seed: int) -> float:
         """The mean of ‖g* − g‖² / ‖g*‖², weighted, over uploads of public images."""
-        batches = max(1, min(self.images, len(simulator.images)) // observation.samples)
+        batches = self.stage_uploads(len(simulator.images), observation.samples)
         rows = torch.arange(batches * observation.samples).view(batches, -1)
         x, y = simulator.images[rows], simulator.labels[rows]
         uploads = simulator.protect(x, y, derive_seed(seed, "adaptive", "noise")).gradients[0]

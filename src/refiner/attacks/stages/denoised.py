@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from refiner import checks
-from refiner.attacks.base import Reconstruction, RunOptions
 from refiner.attacks.learning.network_training import TrainingSettings, TrainingState, attack_fingerprints
 from refiner.attacks.learning.simulated_batches import derive_seed, draw_batches, simulate
 from refiner.attacks.observation import Observation
+from refiner.attacks.reconstruction import Reconstruction
+from refiner.attacks.run_options import RunOptions
 from refiner.attacks.simulation import Simulator
 from refiner.attacks.stages.restoration import train_restorer
 from refiner.attacks.stages.wrapped_attack import WrappedAttack
@@ -49,6 +50,7 @@ class Denoised(WrappedAttack):
     )
     needs: ClassVar[frozenset[Capability]] = frozenset({"public", "defense"})
     min_public_images: ClassVar[int] = 32
+    reconstructs_public_images: ClassVar[bool] = True
 
     images: int = 512
     """Public images whose simulated uploads are attacked to learn from; as many as there are, if fewer."""
@@ -85,6 +87,25 @@ class Denoised(WrappedAttack):
                 expected="images [C, H, W] for the denoiser",
             )
 
+    def check_samples(self, samples: int) -> None:
+        """Raise if the other attack can't reconstruct so many samples, or `images` are less than two batches.
+
+        Args:
+            samples: The samples of one observation.
+        """
+        super().check_samples(samples)
+        if self.images < 2 * samples:
+            expected = f"at least {2 * samples}, two batches of the victims' size"
+            raise DataError(field="denoiser.images", value=self.images, expected=expected)
+
+    def least_public_images(self, samples: int) -> int:
+        """Return what both can learn from: for the denoiser two batches, or more."""
+        return max(super().least_public_images(samples), 2 * samples)
+
+    def stage_uploads(self, public: int, samples: int) -> int:
+        """Return how many uploads are reconstructed to learn from."""
+        return min(self.images, public) // samples
+
     def run(
         self, observations: list[Observation], threat: ThreatModel, options: RunOptions
     ) -> Reconstruction:
@@ -97,9 +118,6 @@ class Denoised(WrappedAttack):
 
         Returns:
             The restored reconstruction of every victim; `diverged` is True for all if the training diverged.
-
-        Raises:
-            DataError: There are too few public images for the batch size.
         """
         start = time.perf_counter()
         simulator, first = options.simulator, observations[0]
@@ -134,16 +152,9 @@ class Denoised(WrappedAttack):
 
     def _batches(self, simulator: Simulator, samples: int, seed: int) -> Tensor:
         """The public images that are attacked, `[P, B]`; no image occurs twice."""
-        count = min(self.images, len(simulator.images))
-        if count < max(self.min_public_images, 2 * samples):
-            raise DataError(
-                field="public images",
-                value=count,
-                expected=f"at least {max(self.min_public_images, 2 * samples)}, two batches or more",
-            )
         generator = torch.Generator().manual_seed(self._seed(seed, "images"))
         passes = draw_batches(torch.arange(len(simulator.images)), samples, 1, generator)
-        return passes[0][: count // samples]
+        return passes[0][: self.stage_uploads(len(simulator.images), samples)]
 
     def _restore(
         self,

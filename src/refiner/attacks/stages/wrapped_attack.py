@@ -1,5 +1,6 @@
 """The base class of attacks that prepare or restore what another attack does."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
@@ -9,8 +10,8 @@ from torch import Tensor, nn
 from refiner import checks
 from refiner.attacks.base import Attack
 from refiner.attacks.matching.inverting import InvertingGradients
-from refiner.attacks.simulation import KnownDefense, Simulator
-from refiner.attacks.threat_model import Capability, ThreatModel
+from refiner.attacks.simulation import KnownDefense
+from refiner.attacks.threat_model import Capability
 from refiner.core.task import Task
 
 
@@ -18,10 +19,12 @@ from refiner.core.task import Task
 class WrappedAttack(Attack):
     """An attack with another one inside; on the command line `ATTACK+STAGE`.
 
-    A subclass sets `stage`, its name in such a chain, and implements `run`.
+    A subclass sets `stage`, its name in such a chain, and implements `run` and `stage_uploads`.
     """
 
     stage: ClassVar[str]
+    reconstructs_public_images: ClassVar[bool] = False
+    """Whether the other attack is also run on the uploads that this stage simulates."""
 
     attack: Attack = field(default_factory=InvertingGradients)
     """The other attack."""
@@ -61,10 +64,24 @@ class WrappedAttack(Attack):
         """Return what both need."""
         return self.attack.needs_for(task) | self.needs
 
-    def _check_simulator(self, task: Task, granted: ThreatModel, simulator: Simulator | None) -> None:
-        super()._check_simulator(task, granted, simulator)
-        if simulator is not None:
-            simulator.check(task, self.attack.min_public_images, self.attack.name)
+    def least_public_images(self, samples: int) -> int:
+        """Return the fewest public images that both can learn from."""
+        return max(super().least_public_images(samples), self.attack.least_public_images(samples))
+
+    @abstractmethod
+    def stage_uploads(self, public: int, samples: int) -> int:
+        """Return how many uploads this stage simulates.
+
+        Args:
+            public: The number of public images.
+            samples: The samples of one observation.
+        """
+
+    def simulated_uploads(self, public: int, samples: int) -> int:
+        """Return the uploads that this stage and, if it learns, the other attack simulate."""
+        learns = not self.attack.needs.isdisjoint({"public", "defense"})
+        inner = self.attack.simulated_uploads(public, samples) if learns else 0
+        return self.stage_uploads(public, samples) + inner
 
     def check_labels(self, labels: Tensor) -> None:
         """Raise if the other attack can't read batches with such labels."""
