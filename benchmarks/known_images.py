@@ -1,11 +1,12 @@
 """Which of 1,000 known images was it? A likelihood match from x + s·n, with the covariance of the noise.
 
     python benchmarks/known_images.py --data CIFAR10 --out FOLDER [--victims 1000] [--draws 5]
-        [--defenses refiner …]
+        [--defenses refiner …] [--tiny-imagenet [--size 64]]
 
-Images are CIFAR-10 training images from 40,000 on, each under noise from its own secret. A server that makes
-up models reads these noisy images, and so does one that follows the protocol with some models. Feeds
-docs/results/known-images.jsonl, which docs/results/learned.md shows.
+Images are CIFAR-10 training images from 40,000 on, or the first of Tiny-ImageNet's validation set at 64×64
+pixels or shrunk, each under noise from its own secret. A server that makes up models reads these noisy
+images, and so does one that follows the protocol with some models. Feeds docs/results/known-images.jsonl,
+which docs/results/learned.md shows.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch.nn.functional import adaptive_avg_pool2d
 
 from pixels import pixels
 from refiner.data import load_data
@@ -22,7 +24,6 @@ from refiner.defenses import Refiner, make_defense
 from refiner.shaped_noise import NaturalNoise, identify_under_noise
 from rows import append_rows
 
-FIRST_VICTIM = 40_000
 DEFENSES = (
     "refiner",
     "refiner:white=0",
@@ -43,19 +44,29 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--victims", type=int, default=1000)
     parser.add_argument("--draws", type=int, default=5, help="secrets, each with other noise")
     parser.add_argument("--defenses", nargs="+", default=DEFENSES, metavar="NAME:SETTING=VALUE")
+    parser.add_argument("--tiny-imagenet", action="store_true", help="other images, with more pixels")
+    parser.add_argument("--size", type=int, default=64, help="pixels of a side of these")
     options = parser.parse_args(argv)
-    data = load_data("cifar10", "train", root=options.data)
-    x = pixels(data.images[FIRST_VICTIM : FIRST_VICTIM + options.victims], torch.device("cpu"))
-    for name in options.defenses:
-        defense = make_defense(name)
+    name, split, first = (
+        ("tiny-imagenet", "val", 0) if options.tiny_imagenet else ("cifar10", "train", 40_000)
+    )
+    images = load_data(name, split, root=options.data).images[first : first + options.victims]
+    x = pixels(images, torch.device("cpu"))
+    if options.tiny_imagenet:
+        x = adaptive_avg_pool2d(x, options.size)
+    shape = (x.shape[1], x.shape[2], x.shape[3])
+    for text in options.defenses:
+        defense = make_defense(text)
         assert isinstance(defense, Refiner)
-        noise = NaturalNoise.bundled().with_white(defense.white)
+        noise = NaturalNoise.bundled().for_shape(shape).with_white(defense.white)
         shares = [
             identify_under_noise(defense.with_seeded_key(seed).noisy(x), x, noise).top1
             for seed in range(options.draws)
         ]
         row: dict[str, object] = {
-            "defense": name,
+            "data": name,
+            "size": shape[-1],
+            "defense": text,
             "victims": len(x),
             "draws": options.draws,
             "top-1": statistics.mean(shares),
