@@ -44,7 +44,7 @@ def main(options: argparse.Namespace) -> None:
     module = make_model(train.classes)
     sgd = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9)
     batches = DataLoader(TensorDataset(x_train, train.labels[: options.images]), batch_size=16, shuffle=True)
-    # 3 iterations in place of 24, so that this ends in seconds; see docs/defenses.md for what they change.
+    # 3 iterations in place of 24, so that this ends in seconds; docs/results/cost.md says what that changes.
     defense = refiner.Refiner(secret=refiner.load_secret(options.secret), iterations=3)
     model, optimizer, loader = refiner.protect_training(module, sgd, batches, defense, loss_scale=1 / 2)
     for epoch in range(options.epochs):

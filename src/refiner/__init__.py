@@ -1,4 +1,4 @@
-"""refiner keeps a federated-learning client's data out of its gradients, and shows how much still leaks."""
+"""refiner makes a federated-learning client's images hard to reconstruct, and shows how much leaks."""
 
 import sys
 from importlib import import_module

@@ -68,7 +68,7 @@ def audit(
         x: The victims' images in 0..1: `[V, B, C, H, W]` for V clients with batches of B images, or
             `[N, C, H, W]` for N clients with one image each.
         y: Their labels, `[V, B]` or `[N]`.
-        defense: A `Defense`, or its name with settings, as "refiner:alpha=1.8" (see `refiner defenses`).
+        defense: A `Defense`, or its name with settings, as "refiner:search=never" (see `refiner defenses`).
         attack: An `Attack`, or its name with settings, as "inverting:iterations=300" (see `refiner attacks`).
         metrics: Optional metrics to compute besides MSE, PSNR and SSIM: any of "lpips", "noise",
             "identification". None computes all that can be computed for these images.

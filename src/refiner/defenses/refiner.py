@@ -1,4 +1,4 @@
-"""Refiner: uploads the gradient of robust data, which looks like noise but trains like the real data."""
+"""Refiner: uploads the gradient of robust data, which look like noise and train like the real data."""
 
 import hashlib
 from collections.abc import Mapping
@@ -51,9 +51,9 @@ class Refiner(RefinerSettings, Defense):
     """Crafts robust data by Equation 2 of the paper and uploads its gradient.
 
     By default an image is covered with noise that is shaped like natural images, plus white noise for what
-    tells such images apart. Batches of 16 samples and more are then searched for towards the real gradient,
-    in a small radius around the noisy images; what is left over is added to the next batch's target. Smaller
-    batches upload the gradient of the noisy images.
+    tells such images apart. In batches of 16 samples and more the noisy images are then moved, within a small
+    radius, until the batch's gradient comes close to the real one; what is left over is added to the next
+    batch's target. Smaller batches upload the gradient of the noisy images.
     `Refiner.paper()` has the paper's settings.
 
     An image's noise depends on the client's secret and on the image only, so that many uploads of it can't
@@ -197,7 +197,7 @@ class Refiner(RefinerSettings, Defense):
 
     @property
     def noise_ratio_applies(self) -> bool:
-        """Not with shaped noise: the evaluation network was trained on uniform noise, and calls it clean."""
+        """Not with shaped noise: the evaluation network was trained on uniform noise and can't judge it."""
         return self.start != "natural"
 
     @property

@@ -36,7 +36,7 @@ class Denoised(WrappedAttack):
     U-Net is trained on these reconstructions and their originals, and applied to those of the victims. On the
     command line it follows the attack: `inverting:iterations=1000+denoiser:images=500`.
 
-    The attack may reconstruct outside of 0..1, as in `inverting:input_range=(-2,3)+denoiser`, which suits
+    The attack may reconstruct outside of 0..1, as in `inverting:input_range=(-6,7)+denoiser`, which suits
     uploads of noisy images.
 
     >>> Denoised(images=100).name

@@ -32,7 +32,7 @@ PRIVATE = {"private": True}
 
 @dataclass(frozen=True)
 class RefinerSettings:
-    """The settings of `Refiner`; the defaults give the best results that this project has measured.
+    """The settings of `Refiner`; docs/results/learned.md says how the defaults were chosen.
 
     >>> RefinerSettings(tau=2)
     Traceback (most recent call last):
@@ -59,17 +59,18 @@ class RefinerSettings:
     """"blend" as in the paper, "centred", or "natural": x + α·n with n shaped like natural images,
     plus a white part."""
     white: float = 0.6
-    """With `start="natural"`: the standard deviation of a white part of n, in units of the range. It hides
-    what tells images apart at high frequencies, of which natural images have little; 0 for none."""
+    """With `start="natural"`: the standard deviation of a white part of n in a pixel, in units of the range;
+    as all of n it is multiplied by α. It hides what tells images apart at high frequencies, of which natural
+    images have little; 0 for none. Chosen for 32×32 pixels: larger images need more of it."""
     statistics: str | None = field(default=None, metadata=PRIVATE)
     """File with the statistics of the noise, from `refiner noise fit`; None for the bundled ones."""
     search: str = "batches"
-    """When robust data are searched for towards the real gradient. "never": every upload is the gradient of
-    x + noise and reveals no more than that, however many there are; the real gradient is not computed, and
-    settings of the search are refused.
-    "batches": batches of `min_search_batch` samples and more are searched. "always": as in the paper."""
+    """When the noisy images are moved towards the batch's real gradient, the search. "never": every upload is
+    the gradient of x + noise and reveals no more than that, however many there are; the real gradient is not
+    computed, and settings of the search are refused. "batches": in batches of `min_search_batch` samples and
+    more. "always": as in the paper."""
     min_search_batch: int = 16
-    """The smallest batch that `search="batches"` searches for."""
+    """The smallest batch in which `search="batches"` searches."""
     radius: float | None = 1.0
     """With `start="natural"`: the search changes every frequency of an image by less than this many standard
     deviations of n, beside α of noise; None for no limit."""
@@ -80,7 +81,7 @@ class RefinerSettings:
     searched uploads only: from such a server `search="never"` protects."""
     error_feedback: bool = True
     """Whether what a match leaves over is added to the target of the client's next batch, so that errors do
-    not add up over a training. Needs a state (`init_state`) where a batch is searched for."""
+    not add up over a training. Needs a state (`init_state`) where a batch is searched."""
     solver: str = "lbfgs"
     """"descent" as in the paper, or "lbfgs", which converges and never gets worse."""
     step: float = 1.0
