@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from pixels import pixels
-from refiner.attacks import make_attack, tunable
+from refiner.attacks import ThreatModel, make_attack, tunable
 from refiner.audit import Tuning, audit
 from refiner.audit.attacker_images import AttackerImages
 from refiner.audit.from_robust import RobustEstimation, estimate_from_robust
@@ -60,6 +60,7 @@ def attacked(
         *victims,
         defense=defense,
         attack=attack,
+        threat=ThreatModel(generator="generator" in attack.needs),
         metrics=["identification", "noise"],
         pool=pool,
         seed=seed,
