@@ -147,6 +147,16 @@ def test_an_attack_named_beside_the_automatic_ones_is_kept(small: tuple[str, ...
     assert {audit.attack for audit in audits} == {"analytic", "dlg"}
 
 
+def test_the_last_sentence_says_which_defence_to_take(tmp_path: Path) -> None:
+    words = ("--model", "mlp:hidden=8", "--victims", "2", "--attack", "analytic", "--defense", "none")
+    printed = call(*words, "--defense", "gq:bits=8", "--defense", "dp-gaussian:magnitude=10", out=tmp_path)
+    text = " ".join(printed.stdout.split())
+    answer = "the only one of 2 defences that hides the images from every attack tried."
+    assert text.endswith(
+        f"First choice: dp-gaussian (magnitude = 10), {answer} Report: {tmp_path / 'report.html'}"
+    )
+
+
 def test_a_long_audit_is_told_before_it_starts_with_a_shorter_one() -> None:
     sample = load_sample()
     x, y = sample.images[:8, None], sample.labels[:8, None]

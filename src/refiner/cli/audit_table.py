@@ -9,6 +9,7 @@ from rich.table import Table
 
 from refiner.audit import AuditResult
 from refiner.audit.display_names import pair_names
+from refiner.audit.ranking import first_choice, rank_defenses
 from refiner.audit.report_table import blind_means, share_cell, top1_cell, without_noise_ratio
 from refiner.audit.result_records import Mean
 from refiner.audit.serialization import to_json_value
@@ -64,8 +65,9 @@ def print_results(results: Sequence[AuditResult]) -> None:
     table.add_row("blind guess", *[""] * (len(names) - 1), *_scores(blind_means(results) or {}, scores, wide))
     console.print(title, highlight=False)
     console.print(table, width=min(console.width, _MAX_TABLE_WIDTH))
-    # One line for each defence; then what a reader must know to judge them.
-    for text in (*main_sentences(results), " ".join(other_sentences(results)), verdict_note(results)):
+    # What a reader must know to judge them; then the answers, one line for each defence.
+    answers = (*main_sentences(results), first_choice(rank_defenses(results)))
+    for text in (verdict_note(results), " ".join(other_sentences(results)), *filter(None, answers)):
         console.print(text, highlight=False, markup=False)
 
 
