@@ -71,6 +71,14 @@ def test_the_cheapest_defence_that_meets_the_target_is_recommended(found: Recomm
     assert strong == pytest.approx(10 * weak, rel=0.1)
 
 
+def test_a_defence_that_searches_in_batches_is_recommended_with_their_audit(found: Recommendation) -> None:
+    warning = "batches of 16, which it moves towards the real gradient, may reveal more: check them with"
+    for defense, expected in (("refiner", True), ("refiner+gq", True), ("refiner:search=never", False)):
+        chosen = replace(found, chosen=defense, rows=(replace(found.rows[0], defense=defense),))
+        assert (warning in chosen.sentence) == expected
+    assert warning not in found.sentence
+
+
 TOO_FEW = "64 candidates it can't be distinguished from chance; it takes 200 images of the same kind."
 
 

@@ -185,6 +185,8 @@ def print_duration(plans: Sequence[Plan], out: Path) -> None:
     """Print about how long those of the plans will take that are not finished."""
     missing = [plan for plan in plans if not is_finished(plan, out)]
     if missing:
+        if may_take_long(missing):
+            print_line("estimating how long this takes")
         print_line(f"this takes {estimate_duration(missing).text}")
 
 

@@ -308,6 +308,10 @@ class Defense(ABC):
         """Whether the noise ratio says something about reconstructions behind this defence."""
         return True
 
+    def reveals_more_in_batches(self, batch: int) -> bool:
+        """Whether a batch of this size may reveal more of an image than an upload of the image alone."""
+        return False
+
     @property
     def has_guarantee(self) -> bool:
         """Whether anything is proven about an upload; `guarantee` says what."""

@@ -131,6 +131,10 @@ class Chain(Defense):
         """Whether it applies to every part."""
         return all(part.noise_ratio_applies for part in self.parts)
 
+    def reveals_more_in_batches(self, batch: int) -> bool:
+        """Whether the uploads of the first part do."""
+        return self.parts[0].reveals_more_in_batches(batch)
+
     @property
     def has_guarantee(self) -> bool:
         """Whether the first part has one: the others see only its result."""

@@ -200,6 +200,10 @@ class Refiner(RefinerSettings, Defense):
         """Not with shaped noise: the evaluation network was trained on uniform noise and can't judge it."""
         return self.start != "natural"
 
+    def reveals_more_in_batches(self, batch: int) -> bool:
+        """Where batches of this size are searched, and single images are not."""
+        return self.searches(batch) and not self.searches(1)
+
     @property
     def has_guarantee(self) -> bool:
         """Whether uploads reveal no more than noisy images: without a search, with Gaussian noise."""

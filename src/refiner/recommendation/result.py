@@ -84,11 +84,17 @@ class Recommendation:
             if row.trained
             else " Measured on these weights only: at another stage of the training uploads may reveal more."
         )
+        batches = ""
+        if make_defense(row.defense).reveals_more_in_batches(self.plan.batch):
+            batches = (
+                f" Attacked were single images; batches of {self.plan.batch}, which it moves towards the "
+                f"real gradient, may reveal more: check them with `refiner audit --batch {self.plan.batch}`."
+            )
         return (
             f"Take {row.defense}: the strongest attack, {worst.attack}, reaches {worst.psnr.value:.1f} dB "
             f"(a blind guess {worst.blind_psnr:.1f}, undefended {self.undefended.psnr.value:.1f}), "
             f"{worst.visible} images are visible, {worst.identifiable} identifiable, and with batches of "
-            f"{self.plan.batch} {price}.{unmeasured}{untrained}{worst.caveat and ' '}{worst.caveat}"
+            f"{self.plan.batch} {price}.{batches}{unmeasured}{untrained}{worst.caveat and ' '}{worst.caveat}"
         )
 
     @property
