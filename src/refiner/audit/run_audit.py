@@ -94,8 +94,8 @@ def audit(
         control: Whether the attack is also run on undefended uploads of the same images, or its result if it
             was run already. Without it there is no verdict: an attack that fails anyway proves no defence.
         from_robust: Whether to measure, too, what a network reaches from the robust data themselves, for a
-            defence that makes any: about the best that an attack can hope for on uploads that were not
-            searched for. The network learns from `pool`. A `RobustEstimation` says how it is trained.
+            defence that makes any: about the best that an attack can hope for on unsearched uploads. The
+            network learns from `pool`. A `RobustEstimation` says how it is trained.
         protocol: How many local steps an upload has, and how many clients the server sees as a sum; one of
             each by default.
 

@@ -276,7 +276,7 @@ class Refiner(RefinerSettings, Defense):
         return upload, robust, scores
 
     def _searched(self, batch: Batch, content_ids: Tensor, state: RefinerState | None) -> Tensor:
-        """Which samples `[V, B]` are searched for, if their batch is."""
+        """Which samples `[V, B]` are searched, if their batch is."""
         if self.search_budget is None or state is None or not self.searches(batch.x.shape[1]):
             return torch.ones(batch.x.shape[:2], dtype=torch.bool, device=batch.x.device)
         if batch.ids is None and batch.noisy is not None:

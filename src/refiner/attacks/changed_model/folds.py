@@ -1,4 +1,4 @@
-"""Folded images: a server that makes up models reads batches that a defence searches for."""
+"""Folded images: a server that makes up models reads batches that a defence searches."""
 
 import copy
 import time
@@ -47,8 +47,8 @@ class Folds(Attack):
 
     The module's features are triangle waves of every whitened coordinate of an image. However strong a noise
     that a defence adds, on the segment of the noisy coordinate lies a point with the feature of the real one:
-    a search for the real gradient finds it, and the upload shows it. Waves of several lengths, and at last
-    the coordinates themselves, leave one value for each. How uploads err is learned from simulated ones.
+    a search towards the real gradient finds it, and the upload shows it. Waves of several lengths, and at
+    last the coordinates themselves, leave one value for each. How uploads err is learned from simulated ones.
 
     Images of a batch that share their label are read as their mean. Local steps let the layer with the
     features leave zero: with several take a smaller `scale`.

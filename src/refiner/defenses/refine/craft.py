@@ -37,7 +37,7 @@ class Crafted(NamedTuple):
     residual: Tensor
     """`[V, N]`: what error feedback adds to the next target."""
     scores: Tensor
-    """`[V, B, classes]` of the data whose gradient was searched for; empty without a search."""
+    """`[V, B, classes]` of the data towards whose gradient was searched; empty without a search."""
 
 
 def craft_robust_data(

@@ -75,7 +75,7 @@ class RefinerSettings:
     """With `start="natural"`: the search changes every frequency of an image by less than this many standard
     deviations of n, beside α of noise; None for no limit."""
     search_budget: int | None = None
-    """How many uploads of a sample may be searched for, over all trainings of a state (`init_state`); None
+    """How many uploads of a sample may be searched, over all trainings of a state (`init_state`); None
     for no limit. A sample that has spent it counts as its noisy self: in later uploads there is no more of it
     than without a search. Needs `error_feedback=False`. A server that makes up models needs a handful of
     searched uploads only: from such a server `search="never"` protects."""
@@ -153,7 +153,7 @@ class RefinerSettings:
             raise checks.wrong("network", self.network, "an EvaluationNetwork or None")
 
     def searches(self, batch: int) -> bool:
-        """Whether robust data are searched for with `batch` samples; depends on nothing else."""
+        """Whether batches of `batch` samples are searched; depends on nothing else."""
         return self.search == "always" or (self.search == "batches" and batch >= self.min_search_batch)
 
     def _check_combinations(self) -> None:

@@ -13,7 +13,7 @@ _FEEDBACK, _COUNTS = {"clients", "residuals"}, {"samples", "searches"}
 
 
 class RefinerState(DefenseState):
-    """The residuals of error feedback, and how often each sample has been searched for.
+    """The residuals of error feedback, and how often each sample has been searched.
 
     >>> import torch
     >>> state = RefinerState()
@@ -39,6 +39,6 @@ class RefinerState(DefenseState):
         self.searches.load_state_dict({name: tensors[name] for name in names & _COUNTS})
 
     def start_training(self, earlier: Mapping[str, Tensor]) -> None:
-        """Take over how often each sample has been searched for; residuals belong to their training."""
+        """Take over how often each sample has been searched; residuals belong to their training."""
         if earlier.keys() >= _COUNTS:
             self.searches.load_state_dict({name: earlier[name] for name in _COUNTS})

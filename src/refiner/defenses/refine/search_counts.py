@@ -1,4 +1,4 @@
-"""How often each sample has been searched for, so that a budget can end it."""
+"""How often each sample has been searched, so that a budget can end it."""
 
 import threading
 from collections import Counter
@@ -12,7 +12,7 @@ class SearchCounts:
     """The number of searched uploads of every sample.
 
     A server that makes up models learns a little more about a sample from each of its searched uploads; what
-    it learns from uploads that are not searched for is the noisy sample only, however many there are.
+    it learns from unsearched uploads is the noisy sample only, however many there are.
 
     A sample may have several keys, such as its id and its content, and has spent what any of them has.
 
@@ -29,7 +29,7 @@ class SearchCounts:
         self._by_sample: Counter[int] = Counter()
 
     def take(self, keys: Sequence[Tensor], budget: int) -> Tensor:
-        """Which samples with these `keys`, `[V, B]` each, may be searched for once more; counted at once."""
+        """Which samples with these `keys`, `[V, B]` each, may be searched once more; counted at once."""
         permitted = []
         with self._lock:
             for sample in zip(*(key.flatten().tolist() for key in keys), strict=True):
