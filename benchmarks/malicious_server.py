@@ -37,14 +37,14 @@ FIRST_VICTIM, FIRST_TUNING, POOL = 40_000, 38_000, 3_000
 # Behind Refiner's noise brightness varies three times as much; noise on gradients asks for large ones. A
 # denoiser may read pixels beyond 0..1, an audit of the readings themselves may not.
 BINS = [f"std={std},scale={scale:g}" for std in (0.125, 0.4) for scale in (1.0, 1e3)]
-WIDE = ["std=0.4,input_range=(-3,4)"]
+WIDE = ["std=0.4,input_range=(-6,7)"]
 SETTINGS = {
     "imprint": BINS,
     "imprint+denoiser": WIDE,
     "loki": [f"std={std},tap={tap:g}" for std in (0.125, 0.4) for tap in (500, 5e4)],
     "loki+denoiser": WIDE,
     "trap-weights": ["factor=0.95", "factor=0.97"],
-    "trap-weights+denoiser": ["factor=0.95,input_range=(-3,4)"],
+    "trap-weights+denoiser": ["factor=0.95,input_range=(-6,7)"],
     "spear": [""],
     "analytic": [""],
 }

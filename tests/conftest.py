@@ -41,6 +41,22 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
 
 
+_SECRETS = random.Random(0)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw secrets from a seeded source, not from the operating system: what passes once passes again."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(noise, "token_bytes", _SECRETS.randbytes)
+    config.add_cleanup(patch.undo)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Every test has secrets of its own, also in fixtures that it makes for others."""
+    _SECRETS.seed(item.nodeid)
+
+
 def _missing(what: str) -> NoReturn:
     """Skip, or fail where everything is required: REFINER_REQUIRE_ALL=1."""
     if os.environ.get("REFINER_REQUIRE_ALL") == "1":
@@ -121,18 +137,8 @@ def browser() -> "Iterator[Browser]":
         chromium.close()
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _secrets() -> Iterator[random.Random]:
-    """What stands for the operating system's random bytes where a defence draws its secret."""
-    source = random.Random(0)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(noise, "token_bytes", source.randbytes)
-        yield source
-
-
 @pytest.fixture(autouse=True)
-def _seeds(_secrets: random.Random) -> None:
-    """Every test starts from the same draws, secrets included: what passes once passes again."""
+def _seeds() -> None:
+    """Every test starts from the same draws."""
     torch.manual_seed(0)
     np.random.seed(0)
-    _secrets.seed(0)

@@ -105,7 +105,7 @@ def test_other_images_to_learn_from_are_another_audit(task: Task, sample: Sample
         (lambda x, y: (load_sample().images[:2],) * 2, "a label for each, [N]"),
         (
             lambda x, y: (load_sample().images[:2], load_sample().labels[:2]),
-            "public images = 2: expected images other than the victims, which all of these are",
+            "public_images = 2: expected images other than the victims, which all of these are",
         ),
     ],
 )

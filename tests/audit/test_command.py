@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner, Result
 
 from refiner import Task
-from refiner.audit import AuditResult, Plan, estimate_duration, result_folder
+from refiner.audit import AuditResult, Plan, Protocol, estimate_duration, result_folder
 from refiner.audit.display_names import settings_text
 from refiner.audit.duration import may_take_long
 from refiner.cli import app
@@ -172,20 +172,32 @@ def test_a_long_audit_is_told_before_it_starts_with_a_shorter_one() -> None:
     assert found is not None and int(found[1]) < 10**8
 
 
-def test_the_time_includes_what_a_denoiser_and_the_estimate_from_robust_data_learn_from() -> None:
+@pytest.mark.parametrize("summed", [1, 4])
+def test_the_time_includes_what_a_denoiser_and_the_estimate_from_robust_data_learn_from(summed: int) -> None:
     sample = load_sample()
     x, y = sample.images[:8, None], sample.labels[:8, None]
-    task = Task(MLP(hidden=8), example=x[0])
+    task, protocol = Task(MLP(hidden=8), example=x[0]), Protocol(summed_clients=summed)
 
     def plan(attack: str, from_robust: bool = False) -> Plan:
-        return Plan.of(task, x, y, attack=attack, metrics=[], from_robust=from_robust)
+        return Plan.of(task, x, y, attack=attack, metrics=[], from_robust=from_robust, protocol=protocol)
 
-    alone, denoised = plan("inverting:iterations=100"), plan("inverting:iterations=100+denoiser")
+    alone, denoised = plan("inverting:iterations=100"), plan("inverting:iterations=100+denoiser:images=480")
     estimated = plan("inverting:iterations=100", from_robust=True)
-    assert [may_take_long([plan]) for plan in (alone, denoised, estimated)] == [False, True, True]
-    seconds = [estimate_duration([plan]).seconds for plan in (alone, denoised, estimated)]
-    # The denoiser's 512 clients are attacked beside these 8; the network takes minutes.
-    assert seconds[1] > 5 * seconds[0] and seconds[2] > 5 * seconds[0]
+    assert [may_take_long([plan]) for plan in (alone, denoised, estimated)] == [False, summed == 1, True]
+    first, second, third = (estimate_duration([plan]) for plan in (alone, denoised, estimated))
+    assert first.public == first.learning == 0 and first.iterations == second.iterations == 100
+    # The denoiser's 480 images are attacked beside these 8; the network takes minutes.
+    assert second.public == pytest.approx(60 * second.attacking) and second.learning > 0
+    assert third.learning > 10 * first.seconds
+
+
+def test_too_few_images_for_the_estimate_from_robust_data_are_told_before_any_attack(
+    small: tuple[str, ...], tmp_path: Path
+) -> None:
+    words = ("--victims", "2", "--public-images", "20", "--from-robust", "--attack", "auto")
+    error = call(*small, *words, out=tmp_path, code=2).stderr
+    assert "expected at least 64 public images, which the estimate from robust data" in error
+    assert not list(tmp_path.glob("*.json"))
 
 
 def test_lone_defence_is_audited_with_its_control(small: tuple[str, ...], tmp_path: Path) -> None:

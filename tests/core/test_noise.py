@@ -2,6 +2,8 @@
 
 import hmac
 import struct
+import subprocess
+import sys
 from itertools import pairwise
 
 import pytest
@@ -142,6 +144,14 @@ def test_the_same_id_gets_the_same_noise_and_another_id_does_not() -> None:
     assert torch.equal(first[0], first[1])
     assert not torch.equal(first[0], first[2])
     assert torch.equal(source.uniform(torch.tensor([5]), (2, 8))[0], first[0])
+
+
+@pytest.mark.processes
+def test_keys_come_from_the_operating_system() -> None:
+    """In this process they don't: see conftest.py."""
+    code = "from refiner.core.noise import NoiseSource; print(NoiseSource().key.tolist())"
+    keys = {subprocess.check_output([sys.executable, "-c", code]) for _ in range(2)}
+    assert len(keys) == 2
 
 
 def test_sources_without_key_or_seed_differ() -> None:

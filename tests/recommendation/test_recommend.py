@@ -72,7 +72,7 @@ def test_the_cheapest_defence_that_meets_the_target_is_recommended(found: Recomm
 
 
 def test_a_defence_that_searches_in_batches_is_recommended_with_their_audit(found: Recommendation) -> None:
-    warning = "batches of 16, which it moves towards the real gradient, may reveal more: check them with"
+    warning = " In batches of 16 it moves the noisy images towards the real gradient, which may reveal more"
     for defense, expected in (("refiner", True), ("refiner+gq", True), ("refiner:search=never", False)):
         chosen = replace(found, chosen=defense, rows=(replace(found.rows[0], defense=defense),))
         assert (warning in chosen.sentence) == expected

@@ -70,7 +70,7 @@ def choose_attacker_images(
     is_other = are_others(images, original)
     if not is_other.any():
         expected = "images other than the victims, which all of these are"
-        raise DataError(field="public images", value=len(images), expected=expected)
+        raise DataError(field="public_images", value=len(images), expected=expected)
     images, labels = images[is_other], labels[is_other]
     check_public_images(task, images, labels, least, learner, samples)
     return AttackerImages(images, labels, f"{len(images)} {origin}")

@@ -1,8 +1,9 @@
 """How long audits will take, from a few iterations of their attacks and a few uploads of their defences."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
@@ -37,17 +38,29 @@ _MANY_ITERATIONS = 20_000
 class Duration:
     """About how long audits will take.
 
-    >>> Duration(95000.0, 16, 4000).text
+    >>> Duration(16, 4000, attacking=95000.0).text
     'about 26 h; --victims 4 --iterations 101 would take about 10 min'
-    >>> Duration(95.0, 16, 4000).text
+    >>> Duration(16, 4000, attacking=95.0).text
     'about 2 min'
+    >>> Duration(2, 4000, attacking=40.0, public=10400.0, learning=120.0).text
+    'about 2.9 h; --victims 2 --iterations 183 would take about 10 min'
     """
 
-    seconds: float
     victims: int
-    """Clients that are attacked, as far as the time depends on them."""
+    """Clients that are attacked."""
     iterations: int
     """The most iterations of an attack; 0 if none iterates."""
+    attacking: float
+    """The seconds of all iterations on victims, and on images that attacks are tuned on."""
+    public: float = 0.0
+    """The seconds of all iterations on public images, as a denoiser needs them."""
+    learning: float = 0.0
+    """The seconds in which uploads are simulated and networks learn from them."""
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.attacking + self.public + self.learning
 
     @property
     def is_long(self) -> bool:
@@ -61,9 +74,10 @@ class Duration:
         if not self.is_long or not self.iterations:
             return text
         victims = min(self.victims, _LEAST_VICTIMS)
-        share = _SHORT_SECONDS / self.seconds * self.victims / victims
-        iterations = max(min(self.iterations, _LEAST_ITERATIONS), int(share * self.iterations))
-        shorter = self.seconds * victims * iterations / (self.victims * self.iterations)
+        one = (self.public + self.attacking * victims / self.victims) / self.iterations
+        least = min(self.iterations, _LEAST_ITERATIONS)
+        iterations = min(self.iterations, max(least, int((_SHORT_SECONDS - self.learning) / one)))
+        shorter = self.learning + one * iterations
         return f"{text}; --victims {victims} --iterations {iterations} would take about {time_text(shorter)}"
 
 
@@ -71,8 +85,8 @@ def may_take_long(plans: Sequence[Plan]) -> bool:
     """Return whether audits may take more than a minute, as an estimate itself takes seconds."""
     iterations = 0
     for plan in plans:
-        attack, clients = _iterating(plan)
-        iterations += clients * _iterations(attack)
+        attack, further = _iterating(plan)
+        iterations += (len(plan.y) + further) * _iterations(attack)
         iterations += 0 if plan.tuning is None else _tuning_iterations(plan)
         if isinstance(attack, LearnedReconstruction) or plan.robust_estimation is not None:
             return True
@@ -89,47 +103,62 @@ def estimate_duration(plans: Sequence[Plan]) -> Duration:
         The estimate. Metrics, the defences' own uploads and what a denoiser learns are left out: they are
         quick beside an attack.
     """
-    iteration_seconds: dict[str, float] = {}
-    training_seconds: dict[str, float] = {}
-    upload_seconds: dict[str, float] = {}
-    total, most, victims = 0.0, 0, len(plans[0].y)
+    known: dict[str, float] = {}
+
+    def once(key: object, measure: Callable[[], float]) -> float:
+        if (name := repr(key)) not in known:
+            known[name] = measure()
+        return known[name]
+
+    attacking = public = learning = 0.0
+    most = 0
     for plan in plans:
-        attack, clients = _iterating(plan)
-        if clients > len(plan.y):
-            victims = _LEAST_VICTIMS  # fewer would hardly be quicker
-        iterations, samples = _iterations(attack), plan.y.shape[1]
-        key = f"{attack.name} {attack.settings()}"
-        if isinstance(attack, LearnedReconstruction) and plan.attacker_images is not None:
-            if key not in training_seconds:
-                training_seconds[key] = _seconds_of_training(plan, attack, plan.attacker_images)
-            total += training_seconds[key]
+        attack, further = _iterating(plan)
+        iterations, settings = _iterations(attack), (attack.name, attack.settings())
         if iterations:
-            if key not in iteration_seconds:
-                iteration_seconds[key] = _seconds_of_an_iteration(plan, attack)
+            one = once(("iteration", settings), partial(_seconds_of_an_iteration, plan, attack))
             tuned = 0 if plan.tuning is None else _tuning_iterations(plan)
-            total += iteration_seconds[key] * (clients * iterations + tuned)
+            attacking += one * (len(plan.y) * iterations + tuned) / plan.protocol.summed_clients
+            public += one * further * iterations
             most = max(most, iterations)
-        if plan.attacker_images is not None:
-            public, simulated = len(plan.attacker_images.images), 0
-            if plan.attack.learns_from_public_images(plan.task):
-                simulated += plan.attack.simulated_uploads(public, samples)
-            if plan.robust_estimation is not None:
-                simulated += plan.robust_estimation.draws * public // samples
-                total += _seconds_of_an_estimation(plan, plan.robust_estimation, public)
-            if plan.defense_name not in upload_seconds:
-                upload_seconds[plan.defense_name] = _seconds_of_an_upload(plan.task, plan.defense, plan)
-            total += upload_seconds[plan.defense_name] * simulated
-    return Duration(total, victims, most)
+        if plan.attacker_images is None:
+            continue
+        images = len(plan.attacker_images.images)
+        if isinstance(attack, LearnedReconstruction):
+            train = partial(_seconds_of_training, plan, attack, plan.attacker_images)
+            learning += once(("training", settings), train)
+        if plan.robust_estimation is not None:
+            estimate = partial(_seconds_of_an_estimation, plan, plan.robust_estimation)
+            learning += images * once(("estimation", plan.robust_estimation), estimate)
+        upload = partial(_seconds_of_an_upload, plan.task, plan.defense, plan)
+        learning += _simulated_clients(plan) * once(("upload", plan.defense_name), upload)
+    return Duration(len(plans[0].y), most, attacking, public, learning)
 
 
 def _iterating(plan: Plan) -> tuple[Attack, int]:
-    """The attack inside of all stages, and how many clients it attacks, those of a denoiser included."""
-    attack, clients = plan.attack, len(plan.y)
+    """The attack inside of all stages, and how many observations of public images it attacks, too."""
+    attack, further = plan.attack, 0
     while isinstance(attack, WrappedAttack):
         if attack.reconstructs_public_images and plan.attacker_images is not None:
-            clients += attack.stage_uploads(len(plan.attacker_images.images), plan.y.shape[1])
+            further += attack.stage_uploads(len(plan.attacker_images.images), _samples(plan))
         attack = attack.attack
-    return attack, clients
+    return attack, further
+
+
+def _samples(plan: Plan) -> int:
+    """The samples of one observation: a batch, or the batches of all clients of a sum."""
+    return plan.protocol.observations(*plan.y.shape)[1]
+
+
+def _simulated_clients(plan: Plan) -> int:
+    """How many uploads of single clients the attacker simulates."""
+    assert plan.attacker_images is not None
+    images, observations = len(plan.attacker_images.images), 0
+    if plan.attack.learns_from_public_images(plan.task):
+        observations += plan.attack.simulated_uploads(images, _samples(plan)) * plan.attack.rounds
+    if plan.robust_estimation is not None:
+        observations += plan.robust_estimation.draws * images // _samples(plan)
+    return observations * plan.protocol.summed_clients
 
 
 def _iterations(attack: Attack) -> int:
@@ -176,16 +205,17 @@ def _seconds_of_training(plan: Plan, attack: LearnedReconstruction, pool: Attack
     return max(two - one, 1e-6) * attack.epochs * len(pool.images) / len(few.images)
 
 
-def _seconds_of_an_estimation(plan: Plan, estimation: RobustEstimation, public: int) -> float:
-    """The time that the network for robust data takes to learn, from one epoch more on noise."""
-    device, images = plan.x.device, torch.rand(_TIMED_IMAGES, *plan.task.input_shape, device=plan.x.device)
+def _seconds_of_an_estimation(plan: Plan, estimation: RobustEstimation) -> float:
+    """The time that the network for robust data takes to learn from one public image, in all epochs."""
+    draws = torch.Generator().manual_seed(plan.seed)
+    images = torch.rand(estimation.batch + 1, *plan.task.input_shape, generator=draws).to(plan.x.device)
 
     def seconds(epochs: int) -> float:
         start = time.perf_counter()
         train_restorer(
             images.flip(0),
             images,
-            torch.zeros(len(images), dtype=torch.long, device=device),
+            torch.zeros(len(images), dtype=torch.long, device=images.device),
             classes=1,
             held_out=1,
             width=estimation.width,
@@ -195,8 +225,9 @@ def _seconds_of_an_estimation(plan: Plan, estimation: RobustEstimation, public: 
         )
         return time.perf_counter() - start
 
+    seconds(1)  # What is loaded or chosen at the first call counts once.
     one, two = seconds(1), seconds(2)
-    return max(two - one, 1e-6) * estimation.epochs * estimation.draws * public / len(images)
+    return max(two - one, 1e-6) * estimation.epochs * estimation.draws / estimation.batch
 
 
 def _seconds_of_an_upload(task: Task, defense: Defense, plan: Plan) -> float:

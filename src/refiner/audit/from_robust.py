@@ -17,6 +17,7 @@ from refiner.attacks import Observation, Simulator
 from refiner.attacks.learning.network_training import TrainingSettings, TrainingState
 from refiner.attacks.learning.simulated_batches import derive_seed, draw_batches, simulate
 from refiner.attacks.matching.checkpoint import fingerprint
+from refiner.attacks.stages.frequency_filter import FrequencyFilter
 from refiner.attacks.stages.restoration import train_restorer
 from refiner.audit.result_records import FromRobust
 from refiner.audit.upload_match import match_uploads
@@ -108,8 +109,8 @@ def estimate_from_robust(
     Returns:
         PSNR and identification of the network's estimates, the PSNR of the best linear filter, and the
         identification by likelihood among known candidates, from robust data and from uploads. From robust
-        data it is by the covariance of simulated noise or by the one known, whichever finds more. Nothing
-        if the training diverged.
+        data it is by the covariance of simulated noise or by the one known, whichever finds more. If the
+        training diverged, nothing of the network.
 
     Raises:
         DataError: There are too few public images, or the defence makes no robust data.
@@ -133,19 +134,23 @@ def estimate_from_robust(
         state=TrainingState(resume, identity),
         on_samples=lambda done: on_progress(done, total),
     )
-    if restorer is None:
-        return FromRobust(None)
     original = x.flatten(0, 1).float()
     noisy = robust.flatten(0, 1).to(original)
-    estimate = restorer(noisy, y.flatten()).clamp(0, 1)
-    linear = restorer.linear(noisy).clamp(0, 1)
+    kept = len(pairs.clean) - pairs.held_out
+    linear = FrequencyFilter.fit(pairs.degraded[:kept], pairs.clean[:kept])(noisy).clamp(0, 1)
     candidates = original if others is None else torch.cat([original, others.to(original)])
+    reached = top1 = None
+    if restorer is not None:
+        estimate = restorer(noisy, y.flatten()).clamp(0, 1)
+        reached = float(psnr(estimate, original).mean())
+        top1 = identify(estimate, original, others=others).top1 if len(candidates) > 1 else None
+    wiener = float(psnr(linear, original).mean())
     if len(candidates) < 2:
-        return FromRobust(float(psnr(estimate, original).mean()), None, float(psnr(linear, original).mean()))
+        return FromRobust(reached, None, wiener)
     return FromRobust(
-        float(psnr(estimate, original).mean()),
-        identify(estimate, original, others=others).top1,
-        float(psnr(linear, original).mean()),
+        reached,
+        top1,
+        wiener,
         _likelihood_match(noisy, candidates, (pairs.degraded - pairs.clean)[-_NOISY_IMAGES:], noise),
         match_uploads(simulator, observation, x, y, seed=seed) if samples == 1 else None,
     )

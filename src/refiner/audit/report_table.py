@@ -108,8 +108,10 @@ def share_cell(share: Share) -> Cell:
 
 
 def _from_robust_cell(reached: FromRobust | None) -> Cell:
-    if reached is None or reached.psnr is None:
+    if reached is None:
         return Cell("–")
+    if reached.psnr is None:
+        return Cell("diverged")
     top1 = "" if reached.top1 is None else f", {100 * reached.top1:.0f} %"
     return Cell(f"{reached.psnr:.1f}{top1}", value=reached.psnr)
 

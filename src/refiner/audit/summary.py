@@ -63,11 +63,10 @@ def from_robust_text(reached: FromRobust) -> str:
     """Return what can be reached from the robust data themselves, as text.
 
     >>> from_robust_text(FromRobust(13.8, 0.35, 13.7))
-    'reached from x*, the robust data themselves: 13.8 dB, top-1 35 % (Wiener filter 13.7 dB)'
+    'reached from x*, the robust data themselves, by a network: 13.8 dB, top-1 35 % (Wiener filter 13.7 dB)'
     """
-    if reached.psnr is None:
-        return "not measured from x*, the robust data themselves: the training of its network diverged"
-    text = f"reached from x*, the robust data themselves: {reached.psnr:.1f} dB"
+    psnr = "its training diverged" if reached.psnr is None else f"{reached.psnr:.1f} dB"
+    text = f"reached from x*, the robust data themselves, by a network: {psnr}"
     text += "" if reached.top1 is None else f", top-1 {100 * reached.top1:.3g} %"
     text += "" if reached.wiener_psnr is None else f" (Wiener filter {reached.wiener_psnr:.1f} dB)"
     matches = {"from x*": reached.likelihood_top1, "from an upload": reached.likelihood_top1_uploads}

@@ -115,7 +115,7 @@ class Tuning:
         """
         if not tunable(attack):
             problem = (
-                "it has no setting that can be tuned; attacks that match gradients have, without a stage"
+                "it has no setting that can be tuned; only attacks that match gradients have, without +STAGE"
             )
             raise DataError(field="tune", value=attack.name, problem=problem)
         x, y = with_batch_axis(task, self.x, self.y, "tune.")

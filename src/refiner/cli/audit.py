@@ -259,7 +259,7 @@ def audit(
             check_model_classes(task, y, classes)
             tune = tuning_images(images, torch_device)
 
-            def make_plan(name: str, attacker: Attack, from_robust: bool = False) -> Plan:
+            def make_plan(name: str, attacker: Attack, from_robust: bool) -> Plan:
                 return Plan.of(
                     task,
                     x,
@@ -278,7 +278,15 @@ def audit(
                 )
 
             attacks = add_working(
-                chosen, make_plan, defenses, iterations, out, chunk, on_gpu=x.is_cuda, quiet=quiet
+                chosen,
+                make_plan,
+                defenses,
+                iterations,
+                out,
+                chunk,
+                from_robust=from_robust,
+                on_gpu=x.is_cuda,
+                quiet=quiet,
             )
             plans = [
                 make_plan(name, attacker, from_robust and attacker is attacks[0])

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -150,12 +149,13 @@ class ChosenAttacks:
 
 def add_working(
     chosen: ChosenAttacks,
-    make_plan: Callable[[str, Attack], Plan],
+    make_plan: Callable[[str, Attack, bool], Plan],
     defenses: Sequence[str],
     iterations: int | None,
     out: Path,
     chunk: int | None,
     *,
+    from_robust: bool,
     on_gpu: bool,
     quiet: bool,
 ) -> list[Attack]:
@@ -163,11 +163,15 @@ def add_working(
     if not chosen.automatic:
         return list(chosen.named)
     plans, skipped = undefended_plans(
-        partial(make_plan, NoDefense.name), on_gpu=on_gpu, iterations=iterations, every=chosen.every
+        lambda attack: make_plan(NoDefense.name, attack, False),
+        on_gpu=on_gpu,
+        iterations=iterations,
+        every=chosen.every,
     )
     # Whatever is wrong with a defence shows now, not after the first attacks.
-    candidates = dict.fromkeys((*(plan.attack for plan in plans), *chosen.named))
-    defended = [make_plan(name, attack) for name in defenses for attack in candidates]
+    first, *others = dict.fromkeys((*(plan.attack for plan in plans), *chosen.named))
+    defended = [make_plan(name, first, from_robust) for name in defenses]
+    defended += [make_plan(name, attack, False) for name in defenses for attack in others]
     if not quiet:
         print_duration([*plans, *defended], out)
     attacks = working_attacks(plans, run_plans(plans, out, chunk, control=False, quiet=quiet))

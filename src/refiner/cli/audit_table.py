@@ -106,6 +106,7 @@ def results_record(results: Sequence[AuditResult]) -> dict[str, object]:
         ],
         "blind_guess": None if blind is None else {name: asdict(mean) for name, mean in blind.items()},
         "notes": [*main_sentences(results), *other_sentences(results), verdict_note(results)],
+        "first_choice": first_choice(rank_defenses(results)) or None,
     }
 
 

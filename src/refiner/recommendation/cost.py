@@ -31,6 +31,8 @@ class AttackCost:
     """To simulate the upload of one public image, by defence; empty if the attack does not learn."""
     tuning_runs: float = 0.0
     """How many clients' runs its tuning amounts to."""
+    public_runs: int = 0
+    """How many public clients every audit attacks, too, as a denoiser needs them."""
 
 
 def measure_costs(
@@ -61,6 +63,7 @@ def measure_costs(
         except RefinerError:
             continue  # the search says why
         iteration = tuning_runs = 0.0
+        public_runs = 0
         uploads = {}
         if plan.attacker_images is not None:
             for defense in ("none", *candidates):
@@ -69,9 +72,13 @@ def measure_costs(
                         task, x, y, defense=defense, attack=attack, pool=pool, metrics=[], seed=seed
                     )
                     assert plan.attacker_images is not None
-                    uploads[defense] = estimate_duration([plan]).seconds / len(plan.attacker_images.images)
+                    duration = estimate_duration([plan])
+                    uploads[defense] = duration.learning / len(plan.attacker_images.images)
                 except RefinerError:
                     continue  # as above
+                if duration.iterations:
+                    iteration = duration.attacking / (len(y) * _TIMED_ITERATIONS)
+                    public_runs = round(len(y) * duration.public / duration.attacking)
         elif "iterations" in attack.settings():
             iteration = estimate_duration([plan]).seconds / (len(y) * _TIMED_ITERATIONS)
             grid = Tuning(x[:1], y[:1], **TUNING_GRID).grid(attack)
@@ -81,7 +88,7 @@ def measure_costs(
             taken = _seconds_of_an_audit(task, (x[:_AUDITED], y[:_AUDITED]), pool, name, seed)
             clients = min(_AUDITED, len(y))
             audit = max(0.0, taken - clients * iteration - _PUBLIC * uploads.get("none", 0.0))
-        costs[name] = AttackCost(iteration, audit, uploads, tuning_runs)
+        costs[name] = AttackCost(iteration, audit, uploads, tuning_runs, public_runs)
     return costs
 
 

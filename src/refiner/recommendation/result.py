@@ -87,8 +87,9 @@ class Recommendation:
         batches = ""
         if make_defense(row.defense).reveals_more_in_batches(self.plan.batch):
             batches = (
-                f" Attacked were single images; batches of {self.plan.batch}, which it moves towards the "
-                f"real gradient, may reveal more: check them with `refiner audit --batch {self.plan.batch}`."
+                f" Only single images were attacked. In batches of {self.plan.batch} it moves the noisy "
+                "images towards the real gradient, which may reveal more: check with `refiner audit … "
+                f"--defense {row.defense} --batch {self.plan.batch}`."
             )
         return (
             f"Take {row.defense}: the strongest attack, {worst.attack}, reaches {worst.psnr.value:.1f} dB "

@@ -65,7 +65,8 @@ class Scale:
         seconds, runs = 0.0, rung.candidates + 1  # undefended uploads are attacked as well
         for name in self.attacks:
             cost = costs.get(name, AttackCost())
-            victims = rung.victims + (cost.tuning_runs if is_last and self.is_tuned else 0.0)
+            tuned = cost.tuning_runs if is_last and self.is_tuned else 0.0
+            victims = rung.victims + cost.public_runs + tuned
             uploads = sorted((cost.uploads.get(each, 0.0) for each in self.candidates), reverse=True)
             learned = cost.uploads.get("none", 0.0) + sum(uploads[: rung.candidates])
             seconds += runs * (victims * rung.iterations * cost.iteration + cost.audit)

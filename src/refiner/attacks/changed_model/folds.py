@@ -220,6 +220,10 @@ class Folds(Attack):
         diverged = ~torch.stack([o.gradient.isfinite().all(1) for o in observations]).all(0)
         return Reconstruction(x, labels, objective, diverged, time.perf_counter() - start)
 
+    def simulated_uploads(self, public: int, samples: int) -> int:
+        """Return how many clients are simulated."""
+        return max(2, -(-self.simulated // samples))
+
     def _estimate(
         self,
         front: FoldingModule,
@@ -229,7 +233,7 @@ class Folds(Attack):
         read: list[Tensor],
     ) -> Tensor:
         """The coordinates `[V · B, inputs]` of all images, from what was read of them."""
-        clients = max(2, -(-self.simulated // like.samples))
+        clients = self.simulated_uploads(len(simulator.images), like.samples)
         generator = torch.Generator().manual_seed(derive_seed(options.seed, "folds", "images"))
         order = torch.randperm(len(simulator.images), generator=generator)
         chosen = order[torch.arange(clients * like.samples) % len(order)].view(clients, -1)
