@@ -172,6 +172,7 @@ def test_a_long_audit_is_told_before_it_starts_with_a_shorter_one() -> None:
     assert found is not None and int(found[1]) < 10**8
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("summed", [1, 4])
 def test_the_time_includes_what_a_denoiser_and_the_estimate_from_robust_data_learn_from(summed: int) -> None:
     sample = load_sample()
