@@ -12,10 +12,10 @@ from torch import nn
 from refiner.audit import load_victims
 from refiner.core import Task
 from refiner.errors import DataError
-from refiner.models import LeNet
+from refiner.models import MLP, LeNet
 from refiner.recommendation import CANDIDATES, Target
 from refiner.recommendation.candidates import KEPT_LONGEST
-from refiner.recommendation.cost import AttackCost
+from refiner.recommendation.cost import AttackCost, measure_costs
 from refiner.recommendation.run_recommendation import make_plan
 from refiner.recommendation.scale import Scale, fit_scale, scaled_down, spare_candidates
 
@@ -119,3 +119,16 @@ def test_a_stopped_search_keeps_its_plan() -> None:
     )
     assert same is plan
     assert not plan.is_for(asked=(*NAMED, "linear"))
+
+
+@pytest.mark.processes
+def test_a_chain_is_charged_for_the_public_images_that_it_attacks() -> None:
+    """The iterations on them are no part of what an upload costs, which grows with all public images."""
+    images = load_victims(None, victims=8, public_images=100)
+    task = Task(MLP(hidden=8), example=images.x[0])
+    names = ("inverting", "inverting+denoiser:images=64")
+    alone, chain = measure_costs(task, images, ["gq:bits=8"], names, 0).values()
+    assert (alone.public_runs, chain.public_runs) == (0, 64) and not alone.uploads
+    assert alone.iteration > 0 and chain.iteration > 0 and set(chain.uploads) == {"none", "gq:bits=8"}
+    # 64 runs of 1,000 iterations take far longer than 100 uploads.
+    assert 100 * chain.uploads["none"] < 64 * 1000 * chain.iteration

@@ -136,15 +136,17 @@ def estimate_from_robust(
     )
     original = x.flatten(0, 1).float()
     noisy = robust.flatten(0, 1).to(original)
-    kept = len(pairs.clean) - pairs.held_out
-    linear = FrequencyFilter.fit(pairs.degraded[:kept], pairs.clean[:kept])(noisy).clamp(0, 1)
     candidates = original if others is None else torch.cat([original, others.to(original)])
     reached = top1 = None
-    if restorer is not None:
+    if restorer is None:
+        kept = len(pairs.clean) - pairs.held_out
+        linear = FrequencyFilter.fit(pairs.degraded[:kept], pairs.clean[:kept])
+    else:
+        linear = restorer.linear
         estimate = restorer(noisy, y.flatten()).clamp(0, 1)
         reached = float(psnr(estimate, original).mean())
         top1 = identify(estimate, original, others=others).top1 if len(candidates) > 1 else None
-    wiener = float(psnr(linear, original).mean())
+    wiener = float(psnr(linear(noisy).clamp(0, 1), original).mean())
     if len(candidates) < 2:
         return FromRobust(reached, None, wiener)
     return FromRobust(

@@ -4,6 +4,7 @@ from refiner.defenses.accounting import dp_epsilon
 from refiner.defenses.base import Defense
 from refiner.defenses.batch import Batch
 from refiner.defenses.chain import Chain
+from refiner.defenses.defense_facts import DefenseFacts
 from refiner.defenses.dp import DPGaussian, DPLaplace
 from refiner.defenses.gradient_transform import GradientTransform
 from refiner.defenses.none import NoDefense
@@ -43,6 +44,7 @@ __all__ = [
     "DPGaussian",
     "DPLaplace",
     "Defense",
+    "DefenseFacts",
     "DefenseState",
     "GradientTransform",
     "NoDefense",

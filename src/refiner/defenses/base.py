@@ -1,12 +1,11 @@
 """`Defense`: settings and one entry point that returns a protected `Update` or raises."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
-from typing import TYPE_CHECKING, ClassVar, Literal, Self, final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Self, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from refiner import checks
 from refiner.core.input_checks import check_recording
@@ -15,23 +14,25 @@ from refiner.core.precision import tensor_float32
 from refiner.core.task import Task
 from refiner.core.update import Update, make_update
 from refiner.defenses.batch import Batch, validated_batch
+from refiner.defenses.defense_facts import DefenseFacts
 from refiner.defenses.result import Protection, Upload
 from refiner.defenses.state import DefenseState
-from refiner.defenses.wire_format import WireFormat
 from refiner.errors import DataError, ProtectionError, RefinerError, SettingError
 
 if TYPE_CHECKING:
     from refiner.defenses.gradient_transform import GradientTransform
 
 
-class Defense(ABC):
+class Defense(DefenseFacts, ABC):
     """Turns clients' batches into an `Update`; subclasses are frozen dataclasses of their settings.
 
     A new defence that changes a gradient derives from `GradientTransform` and implements `transform`. One
-    that needs the data derives from `Defense` and implements `compute_upload`. Both set `name`; everything
-    else has a default. Validation, seeds, error handling and the `Update` come from `protect`:
+    that needs the data derives from `Defense` and implements `compute_upload`. Both set `name`; all other
+    facts (`DefenseFacts`) have defaults. Validation, seeds, error handling and the `Update` come from
+    `protect`:
 
     >>> from dataclasses import dataclass
+    >>> from typing import ClassVar
     >>> from refiner.defenses import GradientTransform
     >>> @dataclass(frozen=True)
     ... class Scaling(GradientTransform):
@@ -45,18 +46,6 @@ class Defense(ABC):
     >>> Scaling().protect(Task(torch.nn.Linear(4, 2), example=x), x, y)
     Update(scaling, victims=1, samples=3, parameters=2)
     """
-
-    name: ClassVar[str]
-    reference: ClassVar[str] = ""
-    """The paper that proposed the defence: authors, title, venue, year."""
-    needs: ClassVar[Literal["data", "gradient"]] = "data"
-    """Whether it must see the data, or only a gradient (see `GradientTransform`)."""
-    cost: ClassVar[str] = ""
-    """What it costs beyond the plain gradient, in a few words."""
-    uses_secret_key: ClassVar[bool] = False
-    """Whether its noise comes from a key that is kept for a whole training, not from fresh draws."""
-    accepts_noisy_inputs: ClassVar[bool] = False
-    """Whether it starts from inputs that carry their noise already, if it is given any."""
 
     @final
     def protect(
@@ -251,7 +240,7 @@ class Defense(ABC):
             independent: the upload of one depends on its own data and index only.
         """
 
-    def check_ready(self) -> None:  # noqa: B027
+    def check_ready(self) -> None:
         """Raise a `SettingError` if something must be given or fitted before this defence can protect."""
 
     def noise_source(self) -> NoiseSource:
@@ -282,17 +271,6 @@ class Defense(ABC):
         """
         return self
 
-    def networks(self, task: Task) -> Mapping[str, nn.Module]:
-        """Return the networks whose weights an upload depends on beside the model.
-
-        Args:
-            task: The model and its loss.
-
-        Returns:
-            The networks by name.
-        """
-        return {}
-
     @property
     def supports_models_per_victim(self) -> bool:
         """Whether it can protect victims that each have their own model (`Task.with_models`)."""
@@ -302,53 +280,3 @@ class Defense(ABC):
     def gradient_transforms(self) -> "tuple[GradientTransform, ...]":
         """The transforms that this defence applies to a gradient, in order; empty if it needs the data."""
         return ()
-
-    @property
-    def noise_ratio_applies(self) -> bool:
-        """Whether the noise ratio says something about reconstructions behind this defence."""
-        return True
-
-    def reveals_more_in_batches(self, batch: int) -> bool:
-        """Whether a batch of this size may reveal more of an image than an upload of the image alone."""
-        return False
-
-    @property
-    def has_guarantee(self) -> bool:
-        """Whether anything is proven about an upload; `guarantee` says what."""
-        return False
-
-    def guarantee(self) -> str:
-        """What is proven about an upload, as one sentence; for most defences nothing is."""
-        return "none: the protection is measured, not proven"
-
-    def wire_format(self, incoming: WireFormat) -> WireFormat:
-        """The format of this defence's upload, given that of the gradient it receives.
-
-        Args:
-            incoming: The format of the gradient; `WireFormat()` for a plain one.
-
-        Returns:
-            By default floats without known zeros.
-        """
-        return WireFormat()
-
-    @final
-    def wire_bytes(self, shapes: Mapping[str, torch.Size]) -> int:
-        """Return the number of bytes that one client's upload takes in a lossless compact encoding.
-
-        Args:
-            shapes: The shape of every parameter, by name: `task.shapes`.
-
-        Returns:
-            The number of bytes.
-
-        >>> from refiner.defenses import NoDefense
-        >>> NoDefense().wire_bytes({"weight": torch.Size([10, 3])})
-        120
-        """
-        return self.wire_format(WireFormat()).size(shapes)
-
-    def settings(self) -> dict[str, object]:
-        """The settings by name, without those that are private to the client."""
-        public = (f.name for f in fields(self) if f.init and not f.metadata.get("private"))  # type: ignore[arg-type]
-        return {name: getattr(self, name) for name in public}
