@@ -64,3 +64,20 @@ def test_the_inputs_of_linear_layers_come_last() -> None:
     x = torch.rand(60, 3 * SIDE**2, generator=torch.Generator().manual_seed(1))
     first = torch.rand(60, 3 * SIDE**2, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(values, x / first.square().mean(0).sqrt(), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("samples", [2, 3, 6])
+def test_every_sample_has_features_of_its_own_however_large_the_batch(samples: int) -> None:
+    limit = 40
+    x = torch.rand(60, samples, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(60 * samples).view(60, samples) % CLASSES
+    gradient = flatten(gradients(TASK, x, labels))
+    inputs = UploadInputs(TASK, samples, 1, limit, 0)
+    inputs.fit([gradient], labels)
+    assert 0 < inputs.revealed <= limit and inputs.revealed % samples == 0
+    # The row of a label reveals the mean of its samples, which therefore have the same features; their scales
+    # differ.
+    same = labels[:, :1].expand_as(labels)
+    values = inputs([flatten(gradients(TASK, x, same))], same)[:, -inputs.revealed :]
+    first, *others = values.view(60, samples, -1).sign().unbind(1)
+    assert bool(first.any()) and all(torch.equal(first, other) for other in others)

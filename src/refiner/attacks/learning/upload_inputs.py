@@ -20,13 +20,15 @@ class UploadInputs:
     Every upload is divided by its length, which varies widely on a trained model; its logarithm is an input
     of its own. Every value is then divided by its root mean square over simulated uploads and clipped at 8;
     where there are more than `limit` they are projected. The inputs of linear layers that uploads reveal (see
-    `UploadFeatures`) come last: they are quotients of the values, which a network would hardly find.
+    `UploadFeatures`) come last: they are quotients of the values, which a network would hardly find. Each
+    sample has the same number of them, projected on its own, so that a regression can read them by sample.
 
     Args:
         task: The model and its loss.
         samples: The batch size B.
         uploads: Uploads of every client.
-        limit: The greatest number of values, of all uploads together, and of the layers' inputs.
+        limit: The greatest number of values, of all uploads together, and of the layers' inputs, of all
+            samples together.
         seed: Seed of the projection.
 
     >>> from refiner.models import LeNet
@@ -44,7 +46,7 @@ class UploadInputs:
         self.samples = samples
         self._projections = [Projection(task.size * uploads, limit, seed)]
         self._lengths: tuple[Tensor, Tensor] | None = None
-        features = UploadFeatures(task, samples, min(limit, _MOST_FEATURES), seed, uploads)
+        features = UploadFeatures(task, samples, min(limit // samples, _MOST_FEATURES), seed, uploads)
         self._features = None if features.kind == "projected" else features
         self._longest = torch.inf
         self._scales: list[tuple[Tensor, Tensor]] = []
@@ -57,9 +59,7 @@ class UploadInputs:
     @property
     def revealed(self) -> int:
         """How many of the last inputs are inputs of linear layers, an equal number for every sample; or 0."""
-        if len(self._projections) == 1 or self._projections[1].inputs > self.limit:
-            return 0
-        return self._projections[1].inputs
+        return self._projections[1].inputs if len(self._projections) > 1 else 0
 
     def fit(self, gradients: Sequence[Tensor], labels: Tensor) -> None:
         """Set the scale of every value to its root mean square in simulated uploads.
@@ -76,7 +76,8 @@ class UploadInputs:
         if features:
             self._longest = longest_allowed(features[0])
             features = [shortened(features[0], self._longest)]
-            self._projections[1:] = [Projection(features[0].shape[1], self.limit, self.seed)]
+            width = features[0].shape[1]
+            self._projections[1:] = [Projection(width, width, self.seed)]
         for part, projection in zip([values, *features], self._projections, strict=True):
             before = _inverse_rms(part)
             self._scales.append((before, _inverse_rms(projection(_scaled(part, before)))))
