@@ -279,8 +279,7 @@ def _split_at_commas(text: str) -> list[str]:
 def _parse_assignment(assignment: str, field: str, text: str) -> tuple[str, object]:
     key, equals, value = assignment.partition("=")
     if not equals or not key or not value:
-        name, form = text.partition(":")[0], "NAME:setting=value,setting=value"
-        raise DataError(f"{name}: expected {form}", field=field, value=text, expected=form)
+        raise DataError(field=field, value=text, expected="NAME:setting=value,setting=value")
     if value.lower() in _LITERALS:
         return key.strip(), _LITERALS[value.lower()]
     try:

@@ -65,7 +65,7 @@ def test_no_simulator_is_one_line(observation: Observation) -> None:
         ),
         (
             lambda: (images(99), torch.zeros(99, dtype=torch.long)),
-            "public_images = 99: expected at least 100 public images, which linear needs to learn from",
+            "public_images = 99: expected at least 100 public images besides the victims, which linear needs",
         ),
         (
             lambda: (images(), torch.full((120,), 10)),

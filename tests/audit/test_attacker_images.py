@@ -85,7 +85,7 @@ def test_other_images_to_learn_from_are_another_audit(task: Task, sample: Sample
     [
         (
             lambda x, y: (x[:99], y[:99]),
-            "public_images = 99: expected at least 100 public images, which linear",
+            "public_images = 99: expected at least 100 public images besides the victims, which linear",
         ),
         (lambda x, y: (x[..., :28], y), "public images = [3, 32, 28]: expected images of shape [3, 32, 32]"),
         (lambda x, y: (x, y + 1), "public labels = 10: expected integers in [0, 9]"),

@@ -241,13 +241,9 @@ def test_failing_attack_is_not_reported_as_protection(task: Task, sample: Sample
     assert "fails" not in summary([strong])
     # Where the attack hardly shows anything undefended, "not visible" is no merit of the defence.
     weak_control = replace(strong, control=replace(works, level="identifiable"))
-    assert "Even without a defence the strong attack makes hardly any image visible" in summary(
-        [weak_control]
-    )
+    assert "Even without a defence the strong attack shows hardly any image: only" in summary([weak_control])
     text = summary([weak_control, replace(weak_control, attack="other")])
-    assert (
-        "the strong and other attacks make hardly any image visible, so that only what they identify" in text
-    )
+    assert "the strong and other attacks show hardly any image: only what they identify says" in text
 
 
 def test_summary_states_guarantees(audited: Audited) -> None:

@@ -109,10 +109,10 @@ def test_table_shows_every_score_in_80_columns(
         assert max(len(line) for line in lines[: top + 5]) <= widest
         wide = width == 160
         more = ["noise", "top-1", "labels"] if wide else []
-        head = ["defence", "PSNR, dB", "SSIM", "LPIPS", *more, "visible", "identifiable", "verdict"]
-        assert re.split(r" +(?!dB)", lines[top].strip()) == head
+        head = ["defence", "PSNR, dB", "SSIM", "LPIPS", *more, "visible", "or identifiable", "verdict"]
+        assert re.split(r" +(?!dB|identifiable)", lines[top].strip()) == head
         text = re.sub(" +", " ", " ".join(lines[top:]))
-        assert "Shares of visible and identifiable images with 95 % intervals in brackets." in text
+        assert "Shares of images that are visible, and visible or identifiable, with 95 % intervals." in text
         assert ("of 200 candidates, the original is the most similar, by pixels / by LPIPS." in text) == wide
         assert ("Noise of refiner: not valid for shaped noise." in text) == wide
         row = next(line for line in lines if line.startswith("refiner"))
@@ -125,17 +125,19 @@ def test_table_shows_every_score_in_80_columns(
 def test_without_a_named_attack_those_are_run_that_work_on_the_model(
     small: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """An MLP is read exactly; one iteration of optimisation shows nothing, and six images teach nothing."""
+    """An MLP is read exactly; one iteration of `inverting` shows nothing, and six images teach nothing."""
     words = (*small, "--victims", "2", "--iterations", "1", "--defense", "none", "--defense", "pruning")
     result = call(*words, attack="auto", out=tmp_path)
     assert re.search(r"^refiner: this takes about \d+ s$", result.stderr, re.MULTILINE)
-    chosen = "attacks: analytic; without effect on this model: inverting"
+    chosen = "attacks: analytic, idlg; without effect on this model: inverting"
     assert f"refiner: {chosen}; not tried: activations, april, learned, linear, spear\n" in result.stderr
     audits = [AuditResult.load(file) for file in tmp_path.glob("*.json")]
     assert {(audit.defense, audit.attack) for audit in audits} == {
         ("none", "analytic"),
+        ("none", "idlg"),
         ("none", "inverting"),
         ("pruning", "analytic"),
+        ("pruning", "idlg"),
     }
     assert "With pruning" in " ".join(result.stdout.split())
 
@@ -144,7 +146,7 @@ def test_an_attack_named_beside_the_automatic_ones_is_kept(small: tuple[str, ...
     words = (*small, "--victims", "2", "--iterations", "1", "--defense", "pruning", "--attack", "auto")
     call(*words, "--attack", "dlg:iterations=2", out=tmp_path)
     audits = [AuditResult.load(file) for file in tmp_path.glob("pruning*.json")]
-    assert {audit.attack for audit in audits} == {"analytic", "dlg"}
+    assert {audit.attack for audit in audits} == {"analytic", "idlg", "dlg"}
 
 
 def test_the_last_sentence_says_which_defence_to_take(tmp_path: Path) -> None:
@@ -152,9 +154,8 @@ def test_the_last_sentence_says_which_defence_to_take(tmp_path: Path) -> None:
     printed = call(*words, "--defense", "gq:bits=8", "--defense", "dp-gaussian:magnitude=10", out=tmp_path)
     text = " ".join(printed.stdout.split())
     answer = "the only one of 2 defences that hides the images from every attack tried."
-    assert text.endswith(
-        f"First choice: dp-gaussian (magnitude = 10), {answer} Report: {tmp_path / 'report.html'}"
-    )
+    assert f"First choice: dp-gaussian (magnitude = 10), {answer} Audit more images: of so few, up to" in text
+    assert text.endswith(f"might still be visible. Report: {tmp_path / 'report.html'}")
 
 
 def test_a_long_audit_is_told_before_it_starts_with_a_shorter_one() -> None:
@@ -197,7 +198,7 @@ def test_too_few_images_for_the_estimate_from_robust_data_are_told_before_any_at
 ) -> None:
     words = ("--victims", "2", "--public-images", "20", "--from-robust", "--attack", "auto")
     error = call(*small, *words, out=tmp_path, code=2).stderr
-    assert "expected at least 64 public images, which the estimate from robust data" in error
+    assert "at least 64 public images besides the victims, which the estimate from robust data" in error
     assert not list(tmp_path.glob("*.json"))
 
 

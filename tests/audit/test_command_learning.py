@@ -40,11 +40,11 @@ def test_analytic_reads_images_off_an_mlp(tmp_path: Path) -> None:
         (("--attack", "linear", "--public-images", "0"), "--public-images = 0: expected an integer ≥ 1"),
         (
             ("--attack", "linear", "--public-images", "99"),
-            "--public-images = 99: expected at least 100 public images, which linear needs to learn from",
+            "--public-images = 99: expected at least 100 public images besides the victims, which linear",
         ),
         (
             ("--attack", "linear", "--public-images", "150", "--batch", "16"),
-            "--public-images = 150: expected at least 160 public images, which linear needs to",
+            "--public-images = 150: expected at least 160 public images besides the victims, which",
         ),
         (("--attack", "linear:passes=0"), "passes = 0: expected an integer ≥ 1"),
         (("--attack", "analytic"), "model = 'body.0': expected a fully connected first layer with a bias"),

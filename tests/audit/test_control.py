@@ -88,7 +88,7 @@ def test_failing_attack_gives_no_verdict(
     text = summary([result])
     assert "no verdict" in text and "The oracle attack fails even without a defence" in text
     if defense == "none":
-        assert result.verdict.reason == "the attack does not work here: it fails on undefended uploads"
+        assert result.verdict.reason == "the attack fails on undefended uploads"
     else:
         assert result.verdict.reason == FAILED
         assert text.startswith(

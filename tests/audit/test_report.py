@@ -19,7 +19,14 @@ from refiner.audit.public_images import choose_public_images
 from refiner.audit.ranking import COLUMNS as RANKING_COLUMNS
 from refiner.audit.ranking import first_choice, rank_defenses, ranking_rows
 from refiner.audit.report import page_verdict
-from refiner.audit.report_table import COLUMNS, blind_means, share_cell, table_note, table_rows
+from refiner.audit.report_table import (
+    COLUMNS,
+    OR_IDENTIFIABLE,
+    blind_means,
+    share_cell,
+    table_note,
+    table_rows,
+)
 from refiner.audit.result_records import UploadCost
 from refiner.audit.summary import summary
 from refiner.core import Task
@@ -218,7 +225,7 @@ def test_summary_needs_no_explanation(audited: Audited) -> None:
     for verdicts, sentence in (
         ([VISIBLE], "With refiner, the image is visible."),
         ([NEITHER], "With refiner, the image is not visible."),
-        ([VISIBLE] * 2, "With refiner, all 2 images are visible."),
+        ([VISIBLE] * 2, "With refiner, both images are visible."),
         ([VISIBLE, NEITHER], "With refiner, 1 of 2 images is visible."),
         (
             [IDENTIFIED] * 20,
@@ -263,21 +270,23 @@ def test_shares_have_intervals(audited: Audited) -> None:
     result = judged(audited("refiner"), *[VISIBLE] * 2, *[IDENTIFIED] * 3, *[NEITHER] * 15)
     row = dict(zip(COLUMNS, table_rows([result])[0], strict=True))
     assert row["visible"] == share_cell(Share.of(2, 20)) == Cell("10 % [3, 30]", value=0.1)
-    assert row["identifiable"] == Cell("25 % [11, 47]", value=0.25)
+    assert row[OR_IDENTIFIABLE] == Cell("25 % [11, 47]", value=0.25)
     assert row["verdict"] == Cell(verdict="visible")
+    untested = judged(audited("refiner"), *[replace(NEITHER, chance=None)] * 3)
+    row = dict(zip(COLUMNS, table_rows([untested])[0], strict=True))
+    assert row["visible"] == share_cell(Share.of(0, 3)) and row[OR_IDENTIFIABLE] == Cell("not tested")
 
 
 def test_chance_identification_is_not_reported_as_exposure(audited: Audited) -> None:
     """Chance alone identifies one of ninety images; summary and verdict agree."""
     by_chance = judged(audited("refiner"), IDENTIFIED, *[NEITHER] * 89)
     assert by_chance.verdict.level == "neither" and by_chance.verdict.by_chance == 1
-    assert "With refiner, none of 90 images is visible; 1 identified, which chance explains." in sentences(
-        by_chance
-    )
-    assert "1 identifiable (1.11 %), which chance explains.</p>" in render_page(report_page([by_chance]))
+    chance = "no more than chance may give."
+    assert f"With refiner, none of 90 images is visible; 1 identified, {chance}" in sentences(by_chance)
+    assert f"1 identifiable (1.11 %), {chance}</p>" in render_page(report_page([by_chance]))
     mixed = judged(audited("refiner"), IDENTIFIED, VISIBLE, VISIBLE, *[NEITHER] * 87)
     assert mixed.verdict.by_chance == 1 and mixed.verdict.level == "identifiable"
-    assert "2 of 90 images are visible; 1 identified, which chance explains." in sentences(mixed)
+    assert f"2 of 90 images are visible; 1 identified, {chance}" in sentences(mixed)
 
 
 def test_audits_with_equal_names_are_distinguished(audited: Audited) -> None:
@@ -353,6 +362,8 @@ def test_first_choice_answers_which_defence_to_take(audited: Audited) -> None:
     none, cheap = priced(shown, "none", 0.0), priced(hidden, "cheap", 0.1)
     dear, weak = priced(hidden, "dear", 0.2), priced(shown, "weak", 0.0)
     unknown = [priced(judged(shown, *[NEITHER] * 3, control=None), name, 0.1) for name in ("first", "second")]
+    few = judged(audited("refiner"), *[NEITHER] * 3)
+    unseen = judged(shown, *[NEITHER] * 20, control=replace(SHOWN, level="identifiable"))
     for results, answer in (
         ([none, cheap], ""),
         (
@@ -369,6 +380,20 @@ def test_first_choice_answers_which_defence_to_take(audited: Audited) -> None:
             "None of the 2 defences hides the images from every attack tried.",
         ),
         (unknown, "There is no verdict on any of the 2 defences."),
+        (
+            [weak, priced(few, "few", 0.1)],
+            "First choice: few, the only one of 2 defences that hides the images from every attack tried. "
+            "Audit more images: of so few, up to 56 % might still be visible.",
+        ),
+        (
+            [weak, priced(unseen, "unseen", 0.1)],
+            "There is no first choice: no attack tried shows images even without a defence.",
+        ),
+        # One attack that shows them is enough, also if another one is the strongest on the defence.
+        (
+            [weak, priced(unseen, "cheap", 0.1), priced(hidden, "cheap", 0.1, attack="linear")],
+            "First choice: cheap, the only one of 2 defences that hides the images from every attack tried.",
+        ),
     ):
         page = report_page(results)
         assert page.answer == answer == first_choice(rank_defenses(results))
@@ -380,7 +405,7 @@ def test_summary_of_many_defences_is_short(audited: Audited) -> None:
     shown = judged(audited("refiner"), *[VISIBLE] * 2)
     results = [priced(shown, name, 0.1) for name in ("none", "a", "b", "c")]
     page = report_page(results)
-    assert "With a" not in page.summary and "With a, all 2 images are visible" in " ".join(page.note)
+    assert "With a" not in page.summary and "With a, both images are visible" in " ".join(page.note)
     assert "With b" in report_page(results[:3]).summary
 
 

@@ -82,7 +82,7 @@ def test_the_printed_table(tmp_path: Path) -> None:
         (("--target", "benign", "--attack", "lineal"), "did you mean 'linear'"),
         (("--target", "benign", "--attack", "all"), "--attack = 'all': expected auto, or attacks by name"),
         (("--target", "benign", "--attack", "linear", "--deny", "public"), "drop --deny public"),
-        (("--target", "benign", "--defense", "refiner"), "make them with `refiner noise fit`"),
+        (("--target", "benign", "--defense", "refiner"), "expected images [C, H, W], whose noise this is"),
         (("--target", "benign", "--classes", "1"), "1"),
     ],
 )

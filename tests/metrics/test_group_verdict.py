@@ -79,7 +79,7 @@ def test_more_candidates_leave_less_to_chance() -> None:
         (group_of(identified=3, unidentified=17), "none of 20 visible, 3 identifiable (15 %)"),
         (
             group_of(visible=2, identified=1, unidentified=197),
-            "2 of 200 visible (1 %), 1 other identifiable (0.5 %), which chance explains",
+            "2 of 200 visible (1 %), 1 other identifiable (0.5 %), no more than chance may give",
         ),
     ],
 )

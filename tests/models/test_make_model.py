@@ -24,7 +24,7 @@ def test_settings_can_be_part_of_the_name() -> None:
     assert any(isinstance(module, torch.nn.BatchNorm2d) for module in model.modules())
     with pytest.raises(SettingError, match=r"^setting of lenet = 'norm': expected one of 'activation'$"):
         make_model("lenet:norm=batch")
-    with pytest.raises(DataError, match=r"^lenet: expected NAME:setting=value"):
+    with pytest.raises(DataError, match=r"^model = 'lenet:batch': expected NAME:setting=value"):
         make_model("lenet:batch")
 
 

@@ -100,7 +100,7 @@ def test_without_a_working_attack_there_is_no_recommendation() -> None:
 def test_candidates_beyond_the_budget_and_of_images_are_skipped_with_their_reason() -> None:
     found = recommend(budget=1e-9, defenses=("refiner", WEAK, ENOUGH))
     assert [row.defense for row in found.rows] == [WEAK]  # the cheapest is measured in any case
-    assert "statistics" in found.skipped["refiner"]
+    assert "expected images [C, H, W]" in found.skipped["refiner"]
     assert found.skipped[ENOUGH] == "the budget was spent on cheaper candidates"
 
 

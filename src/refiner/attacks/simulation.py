@@ -126,7 +126,7 @@ def check_public_images(
         raise DataError(
             field="public_images",
             value=len(images),
-            expected=f"at least {least} public images, which {attack} needs to learn from"
+            expected=f"at least {least} public images besides the victims, which {attack} needs to learn from"
             + (f" for batches of {samples}" if samples > 1 else ""),
         )
     expected = f"integers in [0, {task.classes - 1}], the classes of the model"

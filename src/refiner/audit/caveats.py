@@ -34,9 +34,9 @@ def caveats(results: Sequence[AuditResult]) -> list[str]:
     if unseen:
         several = len(unseen) > 1
         sentences.append(
-            f"Even without a defence the {_attacks(unseen)} {'make' if several else 'makes'} hardly any "
-            f"image visible, so that only what {'they identify' if several else 'it identifies'} says "
-            "something about the defences."
+            f"Even without a defence the {_attacks(unseen)} {'show' if several else 'shows'} hardly any "
+            f"image: only what {'they identify' if several else 'it identifies'} says something about the "
+            "defences."
         )
     for (defense, attack), result in zip(pair_names(results), results, strict=True):
         if any(result.diverged):

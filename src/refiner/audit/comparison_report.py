@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from refiner.audit.comparison import AuditComparison, ResultPair
 from refiner.audit.display_names import Pair
-from refiner.audit.report_table import format_interval, share_cell
+from refiner.audit.report_table import format_interval, identifiable_cell, share_cell
 from refiner.audit.result import AuditResult
 from refiner.report import Cell, Page, Section, Table
 
@@ -18,8 +18,8 @@ _COLUMNS = (
     "change, dB",
     "visible, old",
     "visible, new",
-    "identifiable, old",
-    "identifiable, new",
+    "or identifiable, old",
+    "or identifiable, new",
     "gradient error, old",
     "gradient error, new",
     "bytes, old",
@@ -105,7 +105,7 @@ def _row(pair: ResultPair) -> list[str | Cell]:
         *(format_interval(result.means.get("psnr"), 1) for result in (old, new)),
         Cell(f"{pair.psnr_change:+.1f}", value=pair.psnr_change),
         *(share_cell(result.verdict.visible) for result in (old, new)),
-        *(share_cell(result.verdict.identifiable) for result in (old, new)),
+        *(identifiable_cell(result) for result in (old, new)),
         *map(_error, (old, new)),
         *("–" if result.upload_bytes is None else f"{result.upload_bytes:,}" for result in (old, new)),
     ]

@@ -48,8 +48,6 @@ def conclude(result: AuditResult, control: Control | None, thresholds: Threshold
     is_undefended = result.defense == UNDEFENDED
     reference = as_control(result, thresholds) if is_undefended else control
     reason = _why_not(result, measured, reference)
-    if reason is not None and is_undefended and reason == FAILED:
-        reason = "the attack does not work here: it fails on undefended uploads"
     verdict = measured if reason is None else replace(measured, level="no verdict", reason=reason)
     findings = tuple(
         replace(finding, verdict=_image_verdict(finding.verdict, reason, result.diverged[finding.victim]))

@@ -82,7 +82,7 @@ def _changed_settings(
         return ""
     chosen = result.tuned.chosen if section == "attack" and result.tuned is not None else {}
     changed = [
-        f"{key} = {settings[key]}"
+        f"{key} = {f'{value:.6g}' if isinstance(value := settings[key], float) else value}"
         for key in defaults
         if key in settings and key not in chosen and settings[key] != defaults[key]
     ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from refiner.audit.control import UNDEFENDED
 from refiner.audit.display_names import pair_names
-from refiner.audit.report_table import format_interval, share_cell
+from refiner.audit.report_table import OR_IDENTIFIABLE, format_interval, identifiable_cell, share_cell
 from refiner.audit.result import AuditResult
 from refiner.audit.result_records import UploadCost
 from refiner.audit.summary import by_defense, strongest_attack
@@ -17,7 +17,7 @@ COLUMNS = (
     "defence",
     "verdict",
     "visible",
-    "identifiable",
+    OR_IDENTIFIABLE,
     "strongest attack",
     "PSNR, dB",
     "gradient error",
@@ -25,6 +25,8 @@ COLUMNS = (
     "time per upload",
     "upload bytes",
 )
+# A first choice whose interval leaves more visible images possible says so; 16 images or more leave fewer.
+_MOST_UNSEEN = 0.2
 _SAFEST_FIRST: tuple[Level, ...] = ("neither", "identifiable", "visible", "no verdict")
 
 
@@ -38,6 +40,7 @@ class RankedDefense:
         strongest: The result of that attack.
         cost: Gradient error and time of an upload; None if no audit of the defence measured them.
         pmm: Accuracy of a training with the defence, in per cent of one without; None if it was not measured.
+        was_challenged: Whether one of its attacks shows images without a defence.
     """
 
     name: str
@@ -45,6 +48,7 @@ class RankedDefense:
     strongest: AuditResult
     cost: UploadCost | None
     pmm: float | None = None
+    was_challenged: bool = True
 
     @property
     def verdict(self) -> Level:
@@ -76,7 +80,8 @@ def rank_defenses(
         if cost is not None and strongest.defense == UNDEFENDED:
             cost = replace(cost, seconds=cost.undefended_seconds)
         known = None if pmm is None else pmm.get(name)
-        ranked.append(RankedDefense(name, attacks[id(strongest)], strongest, cost, known))
+        challenged = any(audit.control is not None and audit.control.level == "visible" for audit in audits)
+        ranked.append(RankedDefense(name, attacks[id(strongest)], strongest, cost, known, challenged))
     return sorted(ranked, key=_rank)
 
 
@@ -105,17 +110,19 @@ def first_choice(ranked: Sequence[RankedDefense]) -> str:
         return ""
     best = defended[0]
     hiding = [each for each in defended if each.verdict == "neither"]
-    if len(hiding) == 1:
-        return (
-            f"First choice: {best.name}, the only one of {len(defended)} defences that hides the images from "
-            "every attack tried."
-        )
+    if hiding and not best.was_challenged:
+        return "There is no first choice: no attack tried shows images even without a defence."
     if hiding:
-        how = "" if best.cost is None else ", with the smallest gradient error"
-        return (
-            f"First choice: {best.name}, one of {len(hiding)} defences that hide the images from every "
-            f"attack tried{how}."
-        )
+        if len(hiding) == 1:
+            why = f"the only one of {len(defended)} defences that hides"
+        else:
+            why = f"one of {len(hiding)} defences that hide"
+        how = "" if len(hiding) == 1 or best.cost is None else ", with the smallest gradient error"
+        text = f"First choice: {best.name}, {why} the images from every attack tried{how}."
+        possible = best.strongest.verdict.visible.high
+        if possible > _MOST_UNSEEN:
+            text += f" Audit more images: of so few, up to {100 * possible:.0f} % might still be visible."
+        return text
     if best.verdict == "no verdict":
         return f"There is no verdict on any of the {len(defended)} defences."
     return f"None of the {len(defended)} defences hides the images from every attack tried."
@@ -131,7 +138,7 @@ def ranking_rows(ranked: Sequence[RankedDefense]) -> list[list[str | Cell]]:
                 each.name,
                 Cell(verdict=verdict.level),
                 share_cell(verdict.visible),
-                share_cell(verdict.identifiable),
+                identifiable_cell(each.strongest),
                 each.attack,
                 format_interval(each.strongest.means.get("psnr"), 1),
                 *_cost_cells(each.cost, each.pmm),

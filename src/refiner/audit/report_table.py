@@ -6,18 +6,20 @@ from dataclasses import fields
 from refiner.audit.display_names import pair_names
 from refiner.audit.result import AuditResult
 from refiner.audit.result_records import FromRobust, Mean
-from refiner.audit.summary import tuning_text
+from refiner.audit.summary import identification_counts, tuning_text
 from refiner.metrics import Share
 from refiner.metrics.thresholds import PAPER_THRESHOLDS
 from refiner.report import Cell
 
 FROM_ROBUST = "from x*"
+OR_IDENTIFIABLE = "or identifiable"
+"""Heads the share of images that are visible or identifiable, beside the share of those that are visible."""
 COLUMNS = (
     "defence",
     "verdict",
     "attack",
     "visible",
-    "identifiable",
+    OR_IDENTIFIABLE,
     "PSNR, dB",
     "SSIM",
     "LPIPS",
@@ -51,7 +53,7 @@ def table_rows(results: Sequence[AuditResult]) -> list[list[str | Cell]]:
             "labels inferred": "granted" if labels is None else f"{100 * labels:.0f} %",
             "upload bytes": "–" if result.upload_bytes is None else f"{result.upload_bytes:,}",
             "visible": share_cell(verdict.visible),
-            "identifiable": share_cell(verdict.identifiable),
+            OR_IDENTIFIABLE: identifiable_cell(result),
             "verdict": Cell(verdict=verdict.level),
         }
         rows.append([cells[name] for name in names])
@@ -107,6 +109,11 @@ def share_cell(share: Share) -> Cell:
     return Cell(f"{100 * share.value:.3g} % [{ends}]", value=share.value)
 
 
+def identifiable_cell(result: AuditResult) -> Cell:
+    """Return the share of images that are visible or identifiable, or that identification was not tested."""
+    return share_cell(result.verdict.identifiable) if identification_counts(result) else Cell("not tested")
+
+
 def _from_robust_cell(reached: FromRobust | None) -> Cell:
     if reached is None:
         return Cell("–")
@@ -150,7 +157,7 @@ def table_note(results: Sequence[AuditResult]) -> str:
     """Return the text below the table."""
     text = (
         "Means over all images with 95 % intervals in brackets (percentile bootstrap over the clients); "
-        "shares of visible and identifiable images with 95 % intervals (Wilson). The original images are "
+        "shares of images with 95 % intervals (Wilson). The original images are "
         "compared with the attack's reconstructions. "
     )
     diverged = sum(sum(result.diverged) for result in results)
@@ -195,9 +202,9 @@ def column_definitions(results: Sequence[AuditResult]) -> list[tuple[str, str]]:
             f"{limits['lpips_margin']:g}. PSNR counts only from an SSIM of {limits['structure']:g} on.",
         ),
         (
-            "identifiable",
+            OR_IDENTIFIABLE,
             "Share of images that are visible, or whose reconstruction singles them out among all "
-            "candidates.",
+            "candidates; not tested where there are too few candidates.",
         ),
         ("PSNR", f"Similarity of the pixels; higher reveals more, {visible} from {limits['psnr']:g} dB."),
         ("SSIM", f"Similarity of the structure; higher reveals more, {visible} from {limits['ssim']:g}."),

@@ -200,13 +200,13 @@ def _sentence(defense: str, result: AuditResult, several: bool) -> str:
         psnr = f"{result.attack}, {psnr}" if several else psnr
         none = "the image is not visible" if total == 1 else f"none of {total} images is visible"
         some = f"{visible} of {total} images {'is' if visible == 1 else 'are'} visible"
-        every = "the image is visible" if total == 1 else f"all {total} images are visible"
+        every = "the image is visible" if total == 1 else f"{_all(total)} images are visible"
         text = f"{condition}, {none if not visible else every if visible == total else some}{attack}"
         if identified:
             count = f"{identified} more" if visible else f"{identified} of {total}"
             text += f"; {count} can be picked out{_candidates(result)}"
     if verdict.by_chance:
-        text += f"; {verdict.by_chance} identified, which chance explains"
+        text += f"; {verdict.by_chance} identified, no more than chance may give"
     return f"{text} ({psnr})."
 
 
@@ -215,7 +215,7 @@ def _recovers(attack: str, visible: int, identified: int, total: int) -> str:
     if not visible:
         return f"the {attack} attack recovers no image visibly, but {identified} of {total} can be picked out"
     images = _images(total) if visible == total else f"{visible} of {_images(total)}"
-    every = f"{'' if total == 1 else 'all '}{images}" if visible == total else images
+    every = f"{_all(total)} images" if visible == total > 1 else images
     more = f", and {identified} more can be picked out" if identified else ""
     return f"the {attack} attack recovers {every} visibly{more}"
 
@@ -226,6 +226,10 @@ def _among(result: AuditResult, identified: int) -> str:
 
 def _candidates(result: AuditResult) -> str:
     return "" if result.candidates is None else f" of {result.candidates:,} candidates"
+
+
+def _all(count: int) -> str:
+    return "both" if count == 2 else f"all {count}"
 
 
 def _images(count: int) -> str:

@@ -91,18 +91,18 @@ def load_victims(
     checks.integer("public_images", public_images, 0)
     source, rest, pool = load_source(data, root, count, tuning_count, public_images, size, seed, classes)
     available = len(source.images)
+    available_images = f"{data or SAMPLE} has {available} images"
     if available < count:
         raise DataError(
             field="victims",
             value=victims,
-            expected=f"at most {available // batch} with batches of {batch}, since {source.source} has "
-            f"{available} images",
+            expected=f"at most {available // batch} with batches of {batch}, since {available_images}",
         )
     if available < count + tuning_count:
         raise DataError(
             field="tuning_victims",
             value=tuning_victims,
-            expected=f"at most {(available - count) // batch}, since {source.source} has {available} images",
+            expected=f"at most {(available - count) // batch}, since {available_images}",
         )
     x, y = _batches(source, slice(0, count), batch)
     tuning = _batches(source, slice(count, count + tuning_count), batch) if tuning_count else (None, None)

@@ -10,7 +10,14 @@ from rich.table import Table
 from refiner.audit import AuditResult
 from refiner.audit.display_names import pair_names
 from refiner.audit.ranking import first_choice, rank_defenses
-from refiner.audit.report_table import blind_means, share_cell, top1_cell, without_noise_ratio
+from refiner.audit.report_table import (
+    OR_IDENTIFIABLE,
+    blind_means,
+    identifiable_cell,
+    share_cell,
+    top1_cell,
+    without_noise_ratio,
+)
 from refiner.audit.result_records import Mean
 from refiner.audit.serialization import to_json_value
 from refiner.audit.summary import main_sentences, other_sentences, verdict_note
@@ -46,7 +53,7 @@ def print_results(results: Sequence[AuditResult]) -> None:
     names = ("defence",) if single else ("defence", "attack")
     more = ("noise", "top-1", "labels") if wide else ()
     scores = ("psnr", "ssim", "lpips") if single or console.width >= _WIDE_WITH_ATTACKS else ("psnr",)
-    heads = (*names, *(_HEADS[score] for score in scores), *more, "visible", "identifiable", "verdict")
+    heads = (*names, *(_HEADS[score] for score in scores), *more, "visible", OR_IDENTIFIABLE, "verdict")
     for name in heads:
         left = name in ("defence", "attack", "verdict")
         narrow = name not in ("defence", "attack")
@@ -58,7 +65,7 @@ def print_results(results: Sequence[AuditResult]) -> None:
             *map(escape, pair[: len(names)]),
             *_scores(result.means, scores, wide),
             *([inferred] if wide else []),
-            *(escape(share_cell(share).text) for share in (verdict.visible, verdict.identifiable)),
+            *(escape(cell.text) for cell in (share_cell(verdict.visible), identifiable_cell(result))),
             verdict_markup(verdict.level),
         )
     # All audits have the same victims, and so the same blind guess.
@@ -112,7 +119,7 @@ def results_record(results: Sequence[AuditResult]) -> dict[str, object]:
 
 def _caption(results: Sequence[AuditResult], wide: bool) -> str:
     """Return the text below the table."""
-    sentences = ["Shares of visible and identifiable images with 95 % intervals in brackets."]
+    sentences = ["Shares of images that are visible, and visible or identifiable, with 95 % intervals."]
     candidates = results[0].candidates
     if wide and candidates is not None:
         sentences.append(

@@ -18,11 +18,14 @@ class GroupVerdict:
     visible: Share
     """The share of visible images."""
     identifiable: Share
-    """The share of images that are visible or identified, including those that chance explains."""
+    """The share of images that are visible or identified, including `by_chance`."""
     by_chance: int
-    """Images that are identified but not visible, if chance explains them; the level does not count them."""
+    """Images that are identified, not visible, if chance may give as many; the level does not count them."""
     reason: str
     """Why, in one line."""
+
+    def __str__(self) -> str:
+        return f"{self.level} ({self.reason})"
 
 
 def judge_group(
@@ -89,7 +92,7 @@ def _reason(visible: int, identified: int, by_chance: int, total: int, tried: bo
         return f"{reason}, {'no other' if visible else 'none'} identifiable"
     others = "" if not visible else " other" if identified == 1 else " others"
     reason += f", {identified}{others} identifiable ({100 * identified / total:.3g} %)"
-    return f"{reason}, which chance explains" if by_chance else reason
+    return f"{reason}, no more than chance may give" if by_chance else reason
 
 
 def most_by_chance(count: int, chance: float, tail: float = 0.01) -> int:

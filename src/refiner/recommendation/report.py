@@ -24,7 +24,7 @@ COLUMNS = (
     "strongest attack",
     "PSNR, dB",
     "visible",
-    "identifiable",
+    "or identifiable",
     "gradient error",
     "PMM, %",
     "time",
@@ -152,7 +152,7 @@ def definitions(plan: SearchPlan) -> list[tuple[str, str]]:
     return [
         ("target", f"Whether it is met: {plan.target.text}. “So far”: left behind before the last rung."),
         ("PSNR", "Of the strongest attack, on the untrained or the trained model; higher reveals more."),
-        ("visible, identifiable", "Images by the attack that gives most away."),
+        ("visible, or identifiable", "Images by the attack that reveals most; visible ones count in both."),
         (
             "gradient error",
             f"Of an upload with batches of {plan.batch}, relative to the gradient's length. Noise that is "

@@ -94,8 +94,9 @@ class Recommendation:
         return (
             f"Take {row.defense}: the strongest attack, {worst.attack}, reaches {worst.psnr.value:.1f} dB "
             f"(a blind guess {worst.blind_psnr:.1f}, undefended {self.undefended.psnr.value:.1f}), "
-            f"{worst.visible} images are visible, {worst.identifiable} identifiable, and with batches of "
-            f"{self.plan.batch} {price}.{batches}{unmeasured}{untrained}{worst.caveat and ' '}{worst.caveat}"
+            f"{worst.visible} images are visible, {worst.identifiable} visible or identifiable, and with "
+            f"batches of {self.plan.batch} "
+            f"{price}.{batches}{unmeasured}{untrained}{worst.caveat and ' '}{worst.caveat}"
         )
 
     @property

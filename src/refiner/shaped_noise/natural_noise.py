@@ -91,11 +91,16 @@ class NaturalNoise(nn.Module):
             DataError: Another number of channels, or no image at all.
         """
         channels, height, width = self.shape
-        if len(shape) != 3 or shape[0] != channels:
+        if len(shape) != 3:
+            raise DataError(
+                field="inputs", value=list(shape), expected="images [C, H, W], whose noise this is"
+            )
+        if shape[0] != channels:
             raise DataError(
                 field="statistics",
                 value=f"of {channels} channels",
-                expected=f"statistics of inputs of shape {list(shape)}; make them with `refiner noise fit`",
+                expected=f"statistics of images of {shape[0]}: `refiner noise fit` makes them, for the "
+                "setting `statistics=FILE` of the defence",
             )
         if tuple(shape) == self.shape:
             return self

@@ -130,7 +130,7 @@ def test_rows_of_clients_are_no_public_rows() -> None:
         ({"features": ["age"]}, "features = 1: expected 30 names"),
         ({"attack": "lineal"}, "did you mean 'linear'"),
         ({"attack": "imprint"}, "attack = 'imprint': expected an attack on the client's own model"),
-        ({"defense": "refiner"}, "make them with `refiner noise fit`"),
+        ({"defense": "refiner"}, r"expected images \[C, H, W\], whose noise this is"),
     ],
 )
 def test_bad_input_is_one_line(change: dict[str, Any], message: str) -> None:
