@@ -3,12 +3,12 @@
     python benchmarks/front_plot.py docs/results docs/results/front.png
 
 Reads learned.jsonl and known-metric.jsonl (`learned_attack.py`, single images), defenses.jsonl
-(`defense_table.py`, tuned InvertingGrad at the initial model), and utility.jsonl (`utility.py`, ten
-clients × 8,000 rounds; the paper's settings 7,500). A point is a setting: its PMM, the
-mean over seeds, and the highest PSNR and top-1 of all attacks at all states of the model. Only settings
-attacked at both states are drawn. Single images are not searched for, so `search=never` has the attacks of
-the same strength and its own PMM. Needs matplotlib, from the extra `plot`. Draws the figure of
-docs/results/learned.md.
+(`defense_table.py`, tuned InvertingGrad at the initial model), and utility.jsonl (`utility.py`, ten clients ×
+8,000 rounds; the paper's settings 7,500). A point is a setting: its PMM, the mean over seeds, and the highest
+PSNR and top-1 of all attacks at all states of the model. It is hollow where the PMM is that of one client
+after 3,000 rounds. Only settings attacked at both states are drawn. Single images are not searched for, so
+`search=never` has the attacks of the same strength and its own PMM. Needs matplotlib, from the extra `plot`.
+Draws the figure of docs/results/learned.md.
 """
 
 import argparse
@@ -37,7 +37,7 @@ NEVER = {
 }
 STATES = {"initial", "trained"}
 PANELS = {"PSNR": "PSNR of the strongest attack, dB", "top-1": "share identified among 1,000"}
-ATTACKS = ("inverting", "idlg", "linear", "learned")
+NO_ATTACK, VICTIMS = "from-robust", 1000
 Row = dict[str, Any]
 
 
@@ -57,27 +57,34 @@ def tuned_rows(table: list[Row]) -> list[Row]:
 
 def settings(attacks: list[Row], trainings: list[Row]) -> list[Row]:
     """One point for each setting that was attacked at both states and trained."""
-    runs = defaultdict(list)
-    for row in trainings:
-        if (row["model"], row["data"], row.get("sampled") or row["clients"]) == ("lenet", "cifar10", 10):
-            runs[row["defense"].removesuffix(",sensitivity=estimated")].append(row)
-    kept = {}
-    for defense, rows in runs.items():
-        longest = [row["pmm"] for row in rows if row["rounds"] == max(other["rounds"] for other in rows)]
-        kept[defense] = sum(longest) / len(longest)
+    kept = accuracies(trainings, clients=1) | accuracies(trainings, clients=10)
     by_defense = defaultdict(list)
     for row in attacks:
-        if row["batch"] == 1 and row["model"] == "lenet" and row["attack"].partition(":")[0] in ATTACKS:
+        is_attack = row["attack"] != NO_ATTACK and row.get("victims", VICTIMS) == VICTIMS
+        if row["batch"] == 1 and row["model"] == "lenet" and is_attack:
             by_defense[row["defense"]].append(row)
     for name, attacked_as in NEVER.items():
         drawn_as = name.replace(":white=0,search=", ", ")
         kept[drawn_as] = kept[name]
         by_defense[drawn_as] = by_defense[attacked_as]
     return [
-        {"defense": name, "pmm": kept[name]} | {key: max(row[key] for row in rows) for key in PANELS}
+        {"defense": name, **kept[name]} | {key: max(row[key] for row in rows) for key in PANELS}
         for name, rows in by_defense.items()
         if name in kept and {row["state"] for row in rows} >= STATES
     ]
+
+
+def accuracies(trainings: list[Row], clients: int) -> dict[str, Row]:
+    """The PMM of each defence, of its longest trainings with so many clients."""
+    runs = defaultdict(list)
+    for row in trainings:
+        if (row["model"], row["data"], row.get("sampled") or row["clients"]) == ("lenet", "cifar10", clients):
+            runs[row["defense"].removesuffix(",sensitivity=estimated")].append(row)
+    kept = {}
+    for defense, rows in runs.items():
+        longest = [row["pmm"] for row in rows if row["rounds"] == max(other["rounds"] for other in rows)]
+        kept[defense] = {"pmm": sum(longest) / len(longest), "clients": clients}
+    return kept
 
 
 def family(defense: str) -> str:
@@ -108,9 +115,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         axes.axhline(guess[key], color="#5b5e63", linewidth=1)
         axes.annotate("blind guess", (45, guess[key]), (2, 4), textcoords="offset points", color="#5b5e63")
         for name, colour in COLOURS.items():
-            line = sorted((p["pmm"], p[key]) for p in points if family(p["defense"]) == name)
-            if line:
-                axes.plot(*zip(*line, strict=True), color=colour, marker="o", label=name)
+            own = [p for p in points if family(p["defense"]) == name]
+            if not own:
+                continue
+            line = sorted((p["pmm"], p[key]) for p in own)
+            axes.plot(*zip(*line, strict=True), color=colour, marker="o", label=name)
+            hollow = [(p["pmm"], p[key]) for p in own if p["clients"] == 1]
+            if hollow:
+                axes.plot(*zip(*hollow, strict=True), color=colour, marker="o", ls="", mfc="white")
         axes.set(xlabel="accuracy relative to undefended training, %", ylabel=label, xlim=(18, 104))
         axes.grid(color="#d8d5cc", linewidth=0.7)
     handles, labels = figure.axes[0].get_legend_handles_labels()

@@ -85,9 +85,11 @@ class TableAudit:
     @property
     def sentence(self) -> str:
         """The result in one sentence."""
+        (worst,) = self.worst(1)
         return (
             f"{self.defense} against {self.attack}: {self.level}; the error of a row is "
             f"{self.error.value:.2f} of a blind guess's (undefended {self.undefended_error:.2f}), "
+            f"no feature's is below {worst.relative:.2f} ({worst.name}), "
             f"{self.identified} rows are identified among {self.candidates:,}."
         )
 
