@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from refiner import DataError, ProtectionError, SettingError, Task, Update
 from refiner.data import load_sample
 from refiner.defenses import DEFENSES, Chain, Defense, make_defense
+from refiner.defenses.chain import gradient_transforms
 
 # Attribute classifiers with random weights for the model below; relative, so that all workers name it alike.
 CLASSIFIERS = os.path.relpath(Path(__file__).parent / "data" / "recup.safetensors")
@@ -319,4 +320,4 @@ def test_a_stateless_defence_has_an_empty_state(text: str, task: Task, batch: Ba
 @every
 def test_gradient_transforms_are_listed_by_defences_that_need_only_a_gradient(text: str) -> None:
     defense = make_defense(text)
-    assert bool(defense.gradient_transforms) == (defense.needs == "gradient")
+    assert bool(gradient_transforms(defense)) == (defense.needs == "gradient")

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Self, final
+from typing import Self, final
 
 import torch
 from torch import Tensor
@@ -18,9 +18,6 @@ from refiner.defenses.defense_facts import DefenseFacts
 from refiner.defenses.result import Protection, Upload
 from refiner.defenses.state import DefenseState
 from refiner.errors import DataError, ProtectionError, RefinerError, SettingError
-
-if TYPE_CHECKING:
-    from refiner.defenses.gradient_transform import GradientTransform
 
 
 class Defense(DefenseFacts, ABC):
@@ -275,8 +272,3 @@ class Defense(DefenseFacts, ABC):
     def supports_models_per_victim(self) -> bool:
         """Whether it can protect victims that each have their own model (`Task.with_models`)."""
         return self.needs == "gradient"
-
-    @property
-    def gradient_transforms(self) -> "tuple[GradientTransform, ...]":
-        """The transforms that this defence applies to a gradient, in order; empty if it needs the data."""
-        return ()

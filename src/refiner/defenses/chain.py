@@ -103,13 +103,6 @@ class Chain(Defense):
         """Whether the first part does; the others see gradients only."""
         return self.parts[0].supports_models_per_victim
 
-    @property
-    def gradient_transforms(self) -> tuple[GradientTransform, ...]:
-        """The transforms of all parts; empty if the first part needs the data."""
-        if self.needs == "data":
-            return ()
-        return tuple(transform for part in self.parts for transform in part.gradient_transforms)
-
     def with_seeded_key(self, seed: int) -> Self:
         """The same chain with every key derived from `seed`."""
         return type(self)([part.with_seeded_key(seed) for part in self.parts])
@@ -186,3 +179,21 @@ class Chain(Defense):
             noise = batch.noise.child(index) if batch.noise.seeded else part.noise_source()
             upload = replace(upload, gradients=part.transform(gradients, noise, batch.x.shape[1]))
         return upload
+
+
+def gradient_transforms(defense: Defense) -> tuple[GradientTransform, ...]:
+    """Return the transforms that a defence applies to a gradient, in order; none if it needs the data.
+
+    Args:
+        defense: A defence, which may be a chain.
+
+    >>> from refiner.defenses import make_defense
+    >>> [part.name for part in gradient_transforms(make_defense("pruning+gq"))]
+    ['pruning', 'gq']
+    >>> gradient_transforms(make_defense("refiner+gq"))
+    ()
+    """
+    if defense.needs == "data":
+        return ()
+    parts = defense.parts if isinstance(defense, Chain) else (defense,)
+    return tuple(part for part in parts if isinstance(part, GradientTransform))

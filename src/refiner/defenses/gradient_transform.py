@@ -28,11 +28,6 @@ class GradientTransform(Defense):
             Tensors of the same names, shapes and types. Victims are independent of each other.
         """
 
-    @property
-    def gradient_transforms(self) -> "tuple[GradientTransform, ...]":
-        """This defence, unless its settings make it need the data."""
-        return (self,) if self.needs == "gradient" else ()
-
     def compute_upload(self, task: Task, batch: Batch) -> Upload:
         """The transformed gradient of the raw data."""
         gradient, scores = graphed_gradients_and_scores(task, batch.x, batch.y)

@@ -48,7 +48,7 @@ PAPER_SETTINGS: dict[str, object] = {
 
 @dataclass(frozen=True)
 class Refiner(RefinerSettings, Defense):
-    """Crafts robust data by Equation 2 of the paper and uploads its gradient.
+    """Uploads the gradient of noisy images, moved in batches towards the real gradient (Equation 2).
 
     By default an image is covered with noise that is shaped like natural images, plus white noise for what
     tells such images apart. In batches of 16 samples and more the noisy images are then moved, within a small
@@ -80,7 +80,7 @@ class Refiner(RefinerSettings, Defense):
     uses_secret_key: ClassVar[bool] = True
     accepts_noisy_inputs: ClassVar[bool] = True
     cost: ClassVar[str] = (
-        "one plain gradient without a search, about 2 ι with one; ι of the evaluation network if β > 0"
+        "one plain gradient without a search, about 3 ι with one; ι of the evaluation network if β > 0"
     )
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from refiner.core.finite import make_finite_
 from refiner.core.noise import NoiseSource
 from refiner.defenses.base import Defense
+from refiner.defenses.chain import gradient_transforms
 from refiner.defenses.gradient_transform import GradientTransform
 from refiner.errors import DataError, ProtectionError, SettingError
 
@@ -79,7 +80,7 @@ def _transforms(defense: Defense) -> list[GradientTransform]:
             value=type(defense).__name__,
             expected="a Defense such as Pruning()",
         )
-    transforms = list(defense.gradient_transforms)
+    transforms = list(gradient_transforms(defense))
     if not transforms:
         raise SettingError(
             f"defense = {defense.name}: needs the data, which a mod doesn't see; "
