@@ -121,6 +121,25 @@ def test_a_stopped_search_keeps_its_plan() -> None:
     assert not plan.is_for(asked=(*NAMED, "linear"))
 
 
+def test_iterations_in_the_name_of_an_attack_cost_the_same_in_every_rung() -> None:
+    stopped = AttackCost(iteration=0.17, iterations=6)
+    scales = [Scale(CANDIDATES, ("idlg:iterations=6",), 50, 0, iterations=most) for most in (100, 2000)]
+    seconds = {scale.seconds({"idlg:iterations=6": stopped}) for scale in scales}
+    rungs = scales[0].plan_rungs
+    assert seconds == {sum((rung.candidates + 1) * rung.victims * 6 * 0.17 for rung in rungs)}
+    assert not scaled_down(scales[1], scales[0], {"idlg:iterations=6": stopped})
+
+
+@pytest.mark.processes
+def test_iterations_in_the_name_are_timed() -> None:
+    images = load_victims(None, victims=8)
+    task = Task(MLP(hidden=8), example=images.x[0])
+    costs = measure_costs(task, images, ["gq:bits=8"], ("inverting", "inverting:iterations=50"), 0)
+    free, fixed = costs.values()
+    assert (free.iterations, fixed.iterations) == (None, 50)
+    assert free.iteration / 5 < fixed.iteration < free.iteration * 5
+
+
 @pytest.mark.processes
 def test_a_chain_is_charged_for_the_public_images_that_it_attacks() -> None:
     """The iterations on them are no part of what an upload costs, which grows with all public images."""

@@ -33,6 +33,8 @@ class AttackCost:
     """How many clients' runs its tuning amounts to."""
     public_runs: int = 0
     """How many public clients every audit attacks, too, as a denoiser needs them."""
+    iterations: int | None = None
+    """Its iterations, where its name fixes them; None if it has those of a rung."""
 
 
 def measure_costs(
@@ -62,6 +64,9 @@ def measure_costs(
             plan = Plan.of(task, x, y, defense="none", attack=attack, pool=pool, metrics=[], seed=seed)
         except RefinerError:
             continue  # the search says why
+        # Iterations in the name take precedence.
+        timed = int(str(attack.settings().get("iterations", _TIMED_ITERATIONS)))
+        is_fixed = attack.settings() == attack_with_iterations(name, 1).settings()
         iteration = tuning_runs = 0.0
         public_runs = 0
         uploads = {}
@@ -80,15 +85,17 @@ def measure_costs(
                     iteration = duration.attacking / (len(y) * _TIMED_ITERATIONS)
                     public_runs = round(len(y) * duration.public / duration.attacking)
         elif "iterations" in attack.settings():
-            iteration = estimate_duration([plan]).seconds / (len(y) * _TIMED_ITERATIONS)
+            iteration = estimate_duration([plan]).seconds / (len(y) * timed)
             grid = Tuning(x[:1], y[:1], **TUNING_GRID).grid(attack)
-            tuning_runs = TUNING_VICTIMS * sum(point["iterations"] / _TIMED_ITERATIONS for point in grid)
+            tuning_runs = TUNING_VICTIMS * sum(point["iterations"] / timed for point in grid)
         audit = 0.0
         if not uploads or isinstance(attack, LinearReconstruction):
             taken = _seconds_of_an_audit(task, (x[:_AUDITED], y[:_AUDITED]), pool, name, seed)
             clients = min(_AUDITED, len(y))
-            audit = max(0.0, taken - clients * iteration - _PUBLIC * uploads.get("none", 0.0))
-        costs[name] = AttackCost(iteration, audit, uploads, tuning_runs, public_runs)
+            run = iteration * (timed if is_fixed else 1)
+            audit = max(0.0, taken - clients * run - _PUBLIC * uploads.get("none", 0.0))
+        fixed = timed if is_fixed and iteration else None
+        costs[name] = AttackCost(iteration, audit, uploads, tuning_runs, public_runs, fixed)
     return costs
 
 

@@ -69,7 +69,8 @@ class Scale:
             victims = rung.victims + cost.public_runs + tuned
             uploads = sorted((cost.uploads.get(each, 0.0) for each in self.candidates), reverse=True)
             learned = cost.uploads.get("none", 0.0) + sum(uploads[: rung.candidates])
-            seconds += runs * (victims * rung.iterations * cost.iteration + cost.audit)
+            iterations = cost.iterations or rung.iterations
+            seconds += runs * (victims * iterations * cost.iteration + cost.audit)
             seconds += self.public * learned
         return seconds
 
@@ -199,7 +200,8 @@ def scaled_down(full: Scale, scale: Scale, costs: Mapping[str, AttackCost]) -> t
         texts.append(f"learning from {scale.public:,} of {full.public:,} images")
     if scale.victims < full.victims:
         texts.append(f"{scale.victims} of {full.victims} clients")
-    iterate = any(costs[name].iteration for name in scale.attacks if name in costs)
+    known = [costs[name] for name in scale.attacks if name in costs]
+    iterate = any(cost.iteration and cost.iterations is None for cost in known)
     if iterate and scale.iterations < full.iterations:
         texts.append(f"{scale.iterations:,} of {full.iterations:,} iterations")
     if scale.rungs < full.rungs:
