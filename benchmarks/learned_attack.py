@@ -6,7 +6,7 @@
 Victims are CIFAR-10 training images from 40,000 on; the attacker's pool, on which `inverting` is tuned too,
 is images 0 to 39,999. The defence and its settings are known, its secret is not. `from-robust` is no attack
 on uploads: a network estimates images from the exact robust data, beside the best linear filter and a
-likelihood match among known candidates. Top-1: an original is the closest of all victims to its
+likelihood match among known candidates. Top-1: of all victims, an original is the closest to its own
 reconstruction, by `metrics.identify`. One row for each combination, in learned.jsonl, which
 docs/results/learned.md shows. "noise ratio" is what the evaluation network D says of reconstructions.
 """
@@ -30,7 +30,7 @@ from refiner.audit.uploads import simulator, uploads
 from refiner.core import Task
 from refiner.data import load_data
 from refiner.defenses import NoDefense, make_defense
-from refiner.metrics import blind_guess
+from refiner.metrics import blind_guess, identify
 from refiner.models import MODELS, make_model
 from refiner.models.model_weights import load_model_weights
 from rows import append_rows
@@ -68,10 +68,17 @@ def attacked(
         control=False,
     )
     psnr = result.means["psnr"]
+    # The audit adds public images to its candidates; here the victims alone are candidates.
+    found, originals = (
+        torch.from_numpy(images).permute(0, 3, 1, 2).float().div(255)
+        for images in (result.reconstruction, result.original)
+    )
+    identified = identify(found, originals)
     return {
         "PSNR": psnr.value,
         "±": None if psnr.low is None or psnr.high is None else (psnr.high - psnr.low) / 2,
-        "top-1": result.means["top1_pixels"].value,
+        "top-1": identified.top1,
+        "candidates": identified.candidates,
         "noise ratio": result.means["noise"].value if "noise" in result.means else None,
         "diverged": sum(result.diverged),
         "tuned": None if result.tuned is None else dict(result.tuned.chosen),
@@ -93,6 +100,7 @@ def estimated(
     return {
         "PSNR": reached.psnr,
         "top-1": reached.top1,
+        "candidates": victims[1].numel(),
         "Wiener PSNR": reached.wiener_psnr,
         "likelihood top-1": reached.likelihood_top1,
         "likelihood top-1, one upload": reached.likelihood_top1_uploads,
