@@ -38,10 +38,10 @@ STARTS = {
     "white": replace(SEARCHED, start="centred", alpha=2.2),
     **{f"natural {alpha:g}": replace(SEARCHED, alpha=alpha) for alpha in (1.0, 2.0, 3.0)},
     **{f"natural 3, radius {radius:g}": replace(SEARCHED, radius=radius) for radius in (0.2, 0.5, 1.0, 2.0)},
-    **{f"natural 3, white {white:g}": replace(SEARCHED, white=white) for white in (0.3, 0.6, 1.0)},
+    **{f"natural 3, white {white:g}": replace(SEARCHED, white=white) for white in (0.3, 0.8, 1.0)},
     **{
         f"natural 3, white {white:g}, radius 1": replace(SEARCHED, white=white, radius=1.0)
-        for white in (0.6, 1.0)
+        for white in (0.8, 1.0)
     },
 }
 ITERATIONS = (0, 6, 12, 24, 48, 95)

@@ -54,7 +54,7 @@ def predict_command(
         Path | None, typer.Option(help="Statistics from `refiner noise fit`. Default: the bundled ones.")
     ] = None,
     strength: Annotated[float, typer.Option(help="Strength of the noise: Refiner's alpha.")] = 3.0,
-    white: Annotated[float, typer.Option(help="Deviation of the noise's white part: Refiner's white.")] = 0.6,
+    white: Annotated[float, typer.Option(help="Deviation of the noise's white part: Refiner's white.")] = 0.8,
     root: Root = None,
     size: Size = None,
     seed: Annotated[int, typer.Option(help="Seed of the noise.")] = 0,

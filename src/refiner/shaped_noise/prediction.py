@@ -84,7 +84,7 @@ def predict_psnr(
     statistics: NaturalNoise | None = None,
     *,
     strength: float = 3.0,
-    white: float = 0.6,
+    white: float = 0.8,
     seed: int = 0,
 ) -> Prediction:
     """Return what the best linear estimate recovers of your own images under noise of a given strength.

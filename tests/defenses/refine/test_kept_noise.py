@@ -43,7 +43,7 @@ def test_statistics_are_those_of_the_file_when_the_refiner_was_made(tmp_path: Pa
 
 def test_the_guarantee_says_how_far_apart_images_are_under_the_whole_noise(tmp_path: Path) -> None:
     default, shaped = Refiner(search="never").guarantee(), Refiner(search="never", white=0.0).guarantee()
-    assert "0.33·d-Gaussian-DP" in default and "about 15 apart" in default
+    assert "0.33·d-Gaussian-DP" in default and "about 12 apart" in default
     assert "about 78 apart" in shaped
     small = NaturalNoise.bundled().for_shape((3, 16, 16))
     small.save(tmp_path / "small.safetensors")

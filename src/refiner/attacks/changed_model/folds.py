@@ -34,7 +34,7 @@ from refiner.shaped_noise import NOISE_STATISTICS, NaturalNoise
 # The length of a segment in units of the radius, and the middle of a rising one in standard deviations.
 _WAVES = [(0.9, 0.0), (0.72, 0.2), (0.55, 0.1), (0.9, 0.45), (0.8, 0.3)]
 # Where the defence is not known to be another: the radius and the white part of Refiner's default.
-_RADIUS, _WHITE = 1.0, 0.6
+_RADIUS, _WHITE = 1.0, 0.8
 # Public images whose coordinates are the prior.
 _PRIOR_IMAGES = 2000
 Layer = tuple[Tensor, Tensor]

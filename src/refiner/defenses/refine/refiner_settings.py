@@ -58,7 +58,7 @@ class RefinerSettings:
     start: str = "natural"
     """"blend" as in the paper, "centred", or "natural": x + α·n with n shaped like natural images,
     plus a white part."""
-    white: float = 0.6
+    white: float = 0.8
     """With `start="natural"`: the standard deviation of a white part of n in a pixel, in units of the range;
     as all of n it is multiplied by α. It hides what tells images apart at high frequencies, of which natural
     images have little; 0 for none. Chosen for 32×32 pixels: larger images need more of it."""
