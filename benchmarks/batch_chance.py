@@ -1,4 +1,4 @@
-"""How often pictures that show nothing of a batch are called its own: top-1 by chance.
+"""Top-1 by chance: how often noise or other images are called a batch's own.
 
     python benchmarks/batch_chance.py --data CIFAR10 --out FOLDER [--batches 1 4 8 16 32 64 128]
 
@@ -41,8 +41,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         for draw in range(options.draws):
             noise = (0.5 + 0.25 * torch.randn(victims.shape, generator=generator)).clamp(0, 1)
             others = pixels(images[draw * VICTIMS : (draw + 1) * VICTIMS], "cpu")
-            for name, pictures in (("noise", noise), ("other images", others)):
-                ordered = assign(pictures.view_as(of_clients), of_clients).flatten(0, 1)
+            for name, unrelated in (("noise", noise), ("other images", others)):
+                ordered = assign(unrelated.view_as(of_clients), of_clients).flatten(0, 1)
                 found[name].append(identify(ordered, victims).top1)
         row: dict[str, object] = {"batch": batch, "victims": VICTIMS, "draws": options.draws}
         row |= {name: sum(shares) / len(shares) for name, shares in found.items()} | {"seed": options.seed}

@@ -91,7 +91,7 @@ def family(defense: str) -> str:
     """The defence without its strength."""
     if defense.startswith("refiner:start=centred"):
         return "refiner, only white noise"
-    if defense.startswith("refiner:white=0"):
+    if defense.startswith("refiner:white=0") and not defense.startswith("refiner:white=0."):
         return "refiner, no white noise"
     return "refiner, never" if defense.startswith("refiner, never") else defense.partition(":")[0]
 
