@@ -5,7 +5,7 @@
 The reconstructions of a batch come in no order and are given to its images in the one that fits best. In a
 large batch something always fits: this puts noise, or other images, in the place of the reconstructions of
 512 victims and finds originals among these, as learned_attack.py and many_uploads.py do. Feeds
-docs/results/batch-chance.jsonl, which docs/results/learned.md shows.
+docs/results/batch-chance.jsonl, which docs/results/batches.md shows.
 """
 
 import argparse

@@ -8,7 +8,8 @@ is images 0 to 39,999. The defence and its settings are known, its secret is not
 on uploads: a network estimates images from the exact robust data, beside the best linear filter and a
 likelihood match among known candidates. Top-1: of all victims, an original is the closest to its own
 reconstruction, by `metrics.identify`. One row for each combination, in learned.jsonl, which
-docs/results/learned.md shows. "noise ratio" is what the evaluation network D says of reconstructions.
+docs/results/learned.md and batches.md show. "noise ratio" is what the evaluation network D says of
+reconstructions.
 """
 
 import argparse

@@ -5,7 +5,7 @@
 For noise with the bundled statistics and for noise with the full 3,072 × 3,072 covariance of 20,000 CIFAR-10
 training images: the PSNR of the best linear estimate of x from x + s·n, which knows the full covariance of
 images and noise, on 1,000 images from 40,000 on. Feeds docs/results/covariance.jsonl, which
-docs/results/learned.md shows.
+docs/results/search.md shows.
 """
 
 import argparse

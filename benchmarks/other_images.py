@@ -8,7 +8,7 @@ same data and know the defence. Classes are the data's own, modulo ten: the mode
 the 5,749 people of LFW would make it another model. What `refiner noise predict` says is "predicted …".
 FITTED in the settings of a defence stands for a file with statistics of the public images of these data.
 Data are found as by `refiner audit`, in the folders of REFINER_DATA. One row for each of the data, attacks
-and defences, in other-images.jsonl, which docs/results/learned.md shows.
+and defences, in other-images.jsonl, which docs/results/other-images.md shows.
 """
 
 import argparse

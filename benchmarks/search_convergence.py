@@ -8,7 +8,7 @@ the mean of `--clients` batches of `--batch` CIFAR-10 training images from 40,00
 of the change of pixels that the search made, and what the robust data then reveal: the PSNR of the best
 linear estimate of every frequency, fitted to one half of the images and scored on the other. Beside it
 PyTorch's L-BFGS with a strong Wolfe search and a history of 20, with as many evaluations, on the first batch.
-`--weights` is a state of the (one) model. Feeds docs/results/search.jsonl, which docs/results/learned.md
+`--weights` is a state of the (one) model. Feeds docs/results/search.jsonl, which docs/results/search.md
 shows.
 """
 

@@ -68,7 +68,7 @@ def test_a_white_part_leaves_less() -> None:
 
 
 def test_faces_need_more_noise_than_other_images(data_dir: Callable[[str], Path]) -> None:
-    """Audits found 33 % of LFW visible without a white part, none with: docs/results/learned.md."""
+    """Audits found 33 % of LFW visible without a white part, none with: docs/results/other-images.md."""
     faces = load_images("lfw", root=data_dir("lfw_labels.npz"), limit=600)
     plain, default, strong = (
         predict_psnr(faces, strength=strength, white=white)
