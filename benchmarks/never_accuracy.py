@@ -1,6 +1,6 @@
 """What raises the accuracy of `search="never"`, which trains on noisy images.
 
-    python benchmarks/never_accuracy.py --data FOLDER --out FOLDER [--only "as is" "mirrored and shifted" …]
+    python benchmarks/never_accuracy.py --data FOLDER --out FOLDER [--only "noise of 3" "mirrored and shifted" …]
 
 LeNet on CIFAR-10 training images 0 to 39,999, each under noise that is drawn once: SGD with batches of
 1,280, which is what FedSGD with ten clients × 128 computes. Every variant changes one thing, and none breaks
@@ -49,7 +49,7 @@ class Variant:
 
 VARIANTS = {
     "no noise": Variant(alpha=0),
-    "as is": Variant(),
+    "noise of 3": Variant(),
     "noise of 2": Variant(alpha=2),
     "noise of 1": Variant(alpha=1),
     "noise of 0.5": Variant(alpha=0.5),
