@@ -23,15 +23,15 @@ COLOURS = {
     "dp-laplace": "#9c755f",
 }
 PANELS = {"error": "one image", "error of a batch": "a batch of 128"}
-# The setting by which the paper varies each defence.
-STRENGTHS = ("epsilon", "magnitude", "bits", "rate")
+# The setting by which the paper varies each defence, and the white part of Refiner's noise.
+STRENGTHS = ("epsilon", "magnitude", "bits", "rate", "white")
 # Range of the error axis; values outside it are drawn at its ends.
 MIN_ERROR, MAX_ERROR = 1e-3, 10.0
 TITLE = "Reconstruction by a tuned InvertingGrad against the error of the uploaded gradient"
 
 
 def varies_strength_only(defense: str) -> bool:
-    """Whether `NAME:setting=value` sets nothing but the strength that the paper varies."""
+    """Whether `NAME:setting=value` sets nothing but its strength."""
     settings = defense.partition(":")[2]
     return not settings or ("," not in settings and settings.partition("=")[0] in STRENGTHS)
 

@@ -1,6 +1,6 @@
 """What raises the accuracy of `search="never"`, which trains on noisy images.
 
-    python benchmarks/never_accuracy.py --data FOLDER --out FOLDER [--only "noise of 3" "mirrored and shifted" …]
+    python benchmarks/never_accuracy.py --data FOLDER --out FOLDER [--only "noise of 3" "noise of 2" …]
 
 LeNet on CIFAR-10 training images 0 to 39,999, each under noise that is drawn once: SGD with batches of
 1,280, which is what FedSGD with ten clients × 128 computes. Every variant changes one thing, and none breaks
